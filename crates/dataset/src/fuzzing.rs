@@ -9,7 +9,7 @@ use terrace_codec::DecodeError;
 
 use crate::{
     At, Counters, DatasetRecord, EntryRecord, Facts, HeldRecord, InodeRecord, OrphanRecord, RegionRecord,
-    Retention, Time, acl::Acl, keys, properties, split_value, sweep::Job,
+    Retention, Time, history::Job, posix::Acl, records::keys, settings::properties, split_value,
 };
 
 /// Decodes, encodes and decodes again.

@@ -7,7 +7,7 @@ use terrace_store::ChunkId;
 
 use crate::{
     Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
-    Preallocated, PreallocatedTotals, RegionRecord, Time, fuzzing, keys, sweep::Job,
+    Preallocated, PreallocatedTotals, RegionRecord, Time, fuzzing, history::Job, records::keys,
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");

@@ -1,5 +1,5 @@
 //! Hot pieces: of a long chunk whose reads go to few of its blocks only these blocks move up, as chunks of their own
-//! (`dataset/src/hot_pieces.rs` does that). It asks nothing of the slow device, where moving the chunk takes a request.
+//! (`dataset/src/relayout/split_hot_blocks.rs` does that). It asks nothing of the slow device, where moving the chunk takes a request.
 //!
 //! Invariants: those of hot chunks (`hot_chunks.rs`), in whose rounds and jobs they come up: marks, exchanges, pins, windows, rates, the
 //! courtesy to users. The chunk that they were cut out of is left where it is with their blocks in it, so it costs room: no more than what

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use terrace_cache::Admitted;
 
 use crate::{
-    error::FsError,
     live::{LiveDataset, METADATA_BYTES},
-    object::State,
+    objects::State,
+    posix::FsError,
     settings::Durability,
 };
 

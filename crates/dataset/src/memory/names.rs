@@ -1,6 +1,6 @@
 //! `Names`: what the names take that a dataset's directories keep in RAM.
 //!
-//! Invariants: every name in a directory's [`Entries`](crate::directory::Entries) counts here as long as it is there, and with it in
+//! Invariants: every name in a directory's [`Entries`](crate::objects::Entries) counts here as long as it is there, and with it in
 //! the [share](CacheShare) of all datasets; names that changed and are not committed stay. A directory forgets all of its clean names
 //! at once, since it then no longer knows all of them; so the names of a dataset go together, and only where they are worth the look
 //! at all its objects.
@@ -11,9 +11,8 @@ use std::sync::{
 };
 
 use crate::{
-    clock_map::ClockMap,
     memory::cache_share::{CacheShare, Evicts},
-    object::Object,
+    objects::{ClockMap, Object},
 };
 
 /// What a name takes besides itself: its place in the tree at the usual filling, and its allocation.

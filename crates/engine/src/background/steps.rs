@@ -249,7 +249,7 @@ impl Engine {
     pub(crate) fn flush_step(&self) -> Result<bool, EngineError> {
         self.check_open()?;
         let worked = self.datasets.write_ahead_step();
-        // Much may be written that leaves hardly anything dirty (`dataset/src/write_through.rs`), and what it takes the place of
+        // Much may be written that leaves hardly anything dirty (`dataset/src/writing/write_through.rs`), and what it takes the place of
         // gives no room back before the commit.
         let is_much = self.environment.budget.dirty_bytes() > 0 && {
             let part = self.store.available_bytes() / AHEAD_PART;

@@ -1,0 +1,462 @@
+//! Creating, renaming, resizing and destroying datasets.
+//!
+//! Invariants: each change is one batch, flushed before it is reported; destroying does O(datasets named) work in the
+//! foreground and leaves the content to the sweep; what is destroyed is gone for its users at once.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use terrace_store::{BLOCK_BYTES, Batch, Reservation};
+
+use super::{datasets::Datasets, registry::Node, set_properties::above_quota};
+use crate::{
+    faces::{Filesystem, Volume},
+    history::Job,
+    quota::working_bytes_of,
+    records::{DatasetRecord, Kind, VersionedBatch, keys},
+    settings::{DatasetError, VOLUME_CHUNK_SIZE, name as names},
+};
+
+/// Largest volume, bytes: as large as any object of a dataset.
+pub const VOLUME_BYTES_MAX: u64 = crate::writing::FILE_BYTES_MAX;
+
+/// What to create.
+#[derive(Debug, Clone, Default)]
+pub struct NewDataset {
+    /// A volume of this size, bytes; `None` for a filesystem.
+    pub volume_bytes: Option<u64>,
+    /// Do not reserve the size of a volume.
+    pub sparse: bool,
+    /// Create missing datasets above as well.
+    pub parents: bool,
+    /// Properties to set.
+    pub properties: Vec<(String, String)>,
+}
+
+/// What was, or with a dry run would be, destroyed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DestroyReport {
+    /// Datasets, by full name.
+    pub datasets: Vec<String>,
+    /// Snapshots, by full name.
+    pub snapshots: Vec<String>,
+    /// Content that destroyed datasets map, or that a destroyed snapshot can be the only one to hold, bytes, before compression
+    /// and dedup: an upper bound of what is freed.
+    pub bytes: u64,
+}
+
+impl Datasets {
+    /// The tiers of the pool changed: pins name tiers, and find them again by name.
+    pub fn tiers_changed(&self) {
+        let registry = self.registry.read();
+        let all: Vec<_> = registry
+            .iter()
+            .map(|(name, node)| (name.clone(), node.clone()))
+            .collect();
+        drop(registry);
+        all.iter()
+            .for_each(|(name, node)| self.apply_settings(name, node));
+    }
+
+    pub(crate) fn make_root(&self) -> Result<(), DatasetError> {
+        let (record, batch) = self.prepare(String::new(), Kind::Filesystem, BTreeMap::new())?;
+        self.finish_create(vec![(record, batch)])
+    }
+
+    /// Creates a filesystem or volume.
+    pub fn create(&self, name: &str, new: &NewDataset) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        names::check_dataset(name)?;
+        let stored = self.stored_name(name)?;
+        if self.registry.read().get(name).is_some() {
+            return Err(DatasetError::Exists(name.to_owned()));
+        }
+        let missing = self.missing_parents(name)?;
+        if let Some(parent) = missing.last()
+            && !new.parents
+        {
+            return Err(DatasetError::NoParent(parent.clone()));
+        }
+        let mut properties = BTreeMap::new();
+        for (property, value) in &new.properties {
+            properties.insert(property.clone(), self.check_property(property, value)?);
+        }
+        let kind = match new.volume_bytes {
+            None if properties.contains_key("block_size") => {
+                return Err(DatasetError::InvalidProperty(
+                    "'block_size' is a property of volumes".into(),
+                ));
+            }
+            None => Kind::Filesystem,
+            Some(size_bytes) => {
+                let size_bytes = check_volume_size(size_bytes)?;
+                if !new.sparse && !properties.contains_key("reservation") {
+                    properties.insert("reservation".into(), terrace_device::exact_size(size_bytes));
+                }
+                // Written down, so that volumes made before this was their default keep what they have.
+                let is_chosen =
+                    |(_, above): &(String, BTreeMap<String, String>)| above.contains_key("chunk_size");
+                if !properties.contains_key("chunk_size") && !self.chain(name).iter().any(is_chosen) {
+                    properties.insert("chunk_size".into(), VOLUME_CHUNK_SIZE.into());
+                }
+                Kind::Volume { size_bytes }
+            }
+        };
+        let mut made = Vec::new();
+        for parent in &missing {
+            made.push(self.prepare(self.stored_name(parent)?, Kind::Filesystem, BTreeMap::new())?);
+        }
+        let reservation = crate::settings::settings(&[(name.to_owned(), properties.clone())], &[]);
+        let (store, reserved) = (&self.environment.store, reservation.reservation_bytes);
+        if reserved > 0 {
+            self.check_reservation(name, reserved)?;
+            if let Some(quota) = reservation.quota_bytes.filter(|quota| *quota < reserved) {
+                return Err(above_quota(name, reserved, name, quota));
+            }
+        }
+        // Given back when as much is set aside for the dataset itself.
+        let _room = self.set_aside(reserved.saturating_add(working_bytes_of(store, reserved)))?;
+        made.push(self.prepare(stored, kind, properties)?);
+        self.finish_create(made)
+    }
+
+    /// The datasets above `name` that do not exist, topmost first.
+    fn missing_parents(&self, name: &str) -> Result<Vec<String>, DatasetError> {
+        let registry = self.registry.read();
+        let mut missing = Vec::new();
+        let mut above = names::parent(name);
+        while let Some(parent) = above {
+            match registry.get(parent) {
+                Some(node) if node.state.kind().is_volume() => {
+                    return Err(DatasetError::Refused(format!(
+                        "'{parent}' is a volume, and nothing can lie below one; choose a name beside it"
+                    )));
+                }
+                Some(_) => break,
+                None => missing.push(parent.to_owned()),
+            }
+            above = names::parent(parent);
+        }
+        missing.reverse();
+        Ok(missing)
+    }
+
+    /// Record and first batch of a new dataset; its number is used up even if the batch is never committed.
+    fn prepare(
+        &self,
+        stored: String,
+        kind: Kind,
+        properties: BTreeMap<String, String>,
+    ) -> Result<((u32, DatasetRecord), Batch), DatasetError> {
+        let number = {
+            let mut facts = self.facts.lock();
+            let number = facts.next_dataset;
+            facts.next_dataset = number
+                .checked_add(1)
+                .ok_or_else(|| DatasetError::Refused("no dataset number is left".into()))?;
+            number
+        };
+        let created = self.environment.now();
+        let checkpoint = self.checkpoints.current();
+        let mut first = VersionedBatch::new(self.environment.store.clone(), number, checkpoint, None);
+        let owner = self.environment.owner;
+        match kind {
+            Kind::Filesystem => Filesystem::format(&mut first, owner, created)?,
+            Kind::Volume { size_bytes } => Volume::format(&mut first, size_bytes, owner, created)?,
+        }
+        let (mut batch, change) = first.finish()?;
+        let mut counters = crate::records::Counters {
+            next_object: keys::ROOT_OBJECT + 1,
+            shared_blocks: kind.is_volume().then_some(0),
+            ..Default::default()
+        };
+        counters.apply(change, checkpoint);
+        let record = DatasetRecord {
+            name: stored,
+            kind,
+            created,
+            properties,
+        };
+        batch.put(keys::counters(number), counters.encode());
+        batch.put(keys::dataset(number), record.encode());
+        Ok(((number, record), batch))
+    }
+
+    fn finish_create(&self, made: Vec<((u32, DatasetRecord), Batch)>) -> Result<(), DatasetError> {
+        let mut whole = Batch::new();
+        let mut records = Vec::new();
+        for (record, batch) in made {
+            whole.append(batch);
+            records.push(record);
+        }
+        let sequence = self.commit_with_facts(whole)?;
+        self.environment.store.flush(sequence)?;
+        for (number, record) in records {
+            self.load(number, record)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys a dataset; with `recursive` also its snapshots and everything below. Refuses what is in use unless
+    /// `force` is set (its users get `Stale` from then on), and what a hold protects in any case.
+    pub fn destroy(
+        &self,
+        name: &str,
+        recursive: bool,
+        force: bool,
+        dry_run: bool,
+    ) -> Result<DestroyReport, DatasetError> {
+        let _admin = self.admin.lock();
+        self.node(name)?;
+        if self.stored_name(name)?.is_empty() {
+            return Err(DatasetError::Refused(format!(
+                "'{name}' is the pool's root dataset; 'terrace pool destroy {name}' destroys the pool"
+            )));
+        }
+        let tree = self.registry.read().tree(name);
+        let mut report = DestroyReport::default();
+        for (name, node) in &tree {
+            self.report_snapshots(name, node, &mut report)?;
+            report.bytes = report.bytes.saturating_add(node.state.counters().used_bytes());
+            report.datasets.push(name.clone());
+        }
+        if !recursive {
+            refuse_if_any(name, "datasets below it", &report.datasets[1..])?;
+            refuse_if_any(name, "snapshots", &report.snapshots)?;
+        }
+        if let Some((used, _)) = tree.iter().find(|(_, node)| !force && node.slot.lock().is_used()) {
+            return Err(DatasetError::Busy(used.clone()));
+        }
+        if dry_run {
+            return Ok(report);
+        }
+        self.destroy_tree(&tree)?;
+        Ok(report)
+    }
+
+    fn report_snapshots(
+        &self,
+        name: &str,
+        node: &Node,
+        report: &mut DestroyReport,
+    ) -> Result<(), DatasetError> {
+        for (_, record) in node.state.held().read().iter() {
+            let snapshot = format!("{name}@{}", record.name);
+            if let Some(tag) = record.holds.first() {
+                return Err(DatasetError::Held {
+                    name: snapshot,
+                    tag: tag.clone(),
+                });
+            }
+            if !record.name.is_empty() {
+                report.snapshots.push(snapshot);
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy_tree(&self, tree: &[(String, Arc<Node>)]) -> Result<(), DatasetError> {
+        let store = &self.environment.store;
+        let mut by_number: Vec<_> = tree.iter().map(|(_, node)| node).collect();
+        by_number.sort_by_key(|node| node.number());
+        let locks: Vec<_> = by_number.iter().map(|node| node.state.commit_lock()).collect();
+        let mut batch = Batch::new();
+        batch.privileged();
+        let mut jobs = Vec::new();
+        for node in &by_number {
+            batch.delete(keys::dataset(node.number()));
+            let bytes = node.state.counters().used_bytes();
+            let job = Job::Dataset {
+                dataset: node.number(),
+                cursor: Vec::new(),
+                bytes,
+            };
+            jobs.push(self.new_sweep(&mut batch, job));
+        }
+        let sequence = self.commit_with_facts(batch)?;
+        tree.iter().for_each(|(_, node)| node.state.set_gone());
+        drop(locks);
+        {
+            let mut registry = self.registry.write();
+            tree.iter().for_each(|(name, _)| drop(registry.remove(name)));
+        }
+        for (_, node) in tree {
+            node.views
+                .lock()
+                .values()
+                .filter_map(std::sync::Weak::upgrade)
+                .for_each(|view| view.set_gone());
+            let dropped = node.slot.lock().handle.take();
+            drop(dropped);
+            node.state.usage().keep_reservation(0);
+            node.state.usage().forget_files();
+        }
+        if let Some((_, top)) = tree.first() {
+            top.state.usage().move_below(None);
+        }
+        self.sweeper.add(jobs);
+        store.flush(sequence)?;
+        Ok(())
+    }
+
+    /// Gives a dataset and all below it another name; may be in use.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
+        let _admin = self.admin.lock();
+        names::check_dataset(to)?;
+        let top = self.node(from)?;
+        if self.stored_name(from)?.is_empty() {
+            return Err(DatasetError::Refused(format!(
+                "'{from}' is the pool's root dataset; export the pool and import it under another name"
+            )));
+        }
+        self.stored_name(to)?;
+        if self.registry.read().get(to).is_some() {
+            return Err(DatasetError::Exists(to.to_owned()));
+        }
+        if to.starts_with(&format!("{from}/")) {
+            return Err(DatasetError::Refused(format!(
+                "'{to}' would lie below itself; give it a third name, make '{from}' anew, and rename it to '{to}' then"
+            )));
+        }
+        if let Some(parent) = self.missing_parents(to)?.last() {
+            return Err(DatasetError::NoParent(parent.clone()));
+        }
+        self.check_rename(from, to)?;
+        let tree = self.registry.read().tree(from);
+        let mut moved = Vec::new();
+        let mut batch = Batch::new();
+        for (old, node) in tree {
+            let new = format!("{to}{}", &old[from.len()..]);
+            names::check_dataset(&new)?;
+            let mut record = node.record.read().clone();
+            record.name = self.stored_name(&new)?;
+            batch.put(keys::dataset(node.number()), record.encode());
+            moved.push((old, new, node, record));
+        }
+        let sequence = self.environment.store.commit(batch)?;
+        {
+            let mut registry = self.registry.write();
+            moved.iter().for_each(|(old, ..)| drop(registry.remove(old)));
+            for (_, new, node, record) in &moved {
+                *node.record.write() = record.clone();
+                node.state.set_name(new);
+                registry.insert(new.clone(), node.clone());
+            }
+        }
+        let above = names::parent(to).and_then(|above| self.registry.read().get(above));
+        top.state
+            .usage()
+            .move_below(above.map(|above| above.state.usage().clone()));
+        let moved: Vec<_> = moved.into_iter().map(|(_, new, node, _)| (new, node)).collect();
+        let applied = self.apply_others(&moved);
+        self.environment.store.flush(sequence)?;
+        applied
+    }
+
+    /// Changes the size of a volume, bytes (rounded up to 4096); what lies behind a smaller size is dropped.
+    pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), DatasetError> {
+        let size_bytes = check_volume_size(size_bytes)?;
+        let volume = self.volume(name)?;
+        let _admin = self.admin.lock();
+        let (node, more) = self.grant_size(name, size_bytes)?;
+        let mut record = node.record.read().clone();
+        if more.is_some() {
+            node.state.usage().keep_reservation(size_bytes);
+            drop(more);
+            record
+                .properties
+                .insert("reservation".into(), terrace_device::exact_size(size_bytes));
+        }
+        record.kind = Kind::Volume { size_bytes };
+        volume.resize_with(size_bytes, Some((keys::dataset(node.number()), record.encode())))?;
+        node.state.set_kind(record.kind);
+        *node.record.write() = record;
+        // Whatever `durability` says; one batch has both.
+        volume.flush_always()?;
+        self.environment.store.flush(self.environment.store.newest())?;
+        Ok(())
+    }
+
+    /// What [`resize_volume`](Self::resize_volume) would do now, or why it would refuse; changes nothing. Returns the size that
+    /// the volume has and the one that it would get, bytes.
+    pub fn check_resize(&self, name: &str, size_bytes: u64) -> Result<(u64, u64), DatasetError> {
+        let size_bytes = check_volume_size(size_bytes)?;
+        let has_bytes = self.volume(name)?.size_bytes();
+        let _admin = self.admin.lock();
+        self.grant_size(name, size_bytes)?;
+        Ok((has_bytes, size_bytes))
+    }
+
+    /// The volume, if it may get that size; with the room that it takes if all of it is reserved. `admin` is held.
+    fn grant_size(
+        &self,
+        name: &str,
+        size_bytes: u64,
+    ) -> Result<(Arc<Node>, Option<Reservation>), DatasetError> {
+        let node = self.node(name)?;
+        let record = node.record.read().clone();
+        let Kind::Volume { size_bytes: old } = record.kind else {
+            return Err(DatasetError::Refused(format!("'{name}' is not a volume")));
+        };
+        // Before any room is promised, which would stay so.
+        if node.state.settings().readonly {
+            return Err(DatasetError::Refused(format!(
+                "'{name}' is read-only; 'terrace set readonly=off {name}' lets it be changed"
+            )));
+        }
+        if record.properties.get("reservation") != Some(&terrace_device::exact_size(old)) {
+            return Ok((node, None));
+        }
+        self.check_reservation(name, size_bytes)?;
+        let more = self.set_aside(node.state.usage().more_for(size_bytes))?;
+        Ok((node, Some(more)))
+    }
+
+    /// The pool was imported under another name: all full names change.
+    pub fn rename_pool(&self, to: &str) -> Result<(), DatasetError> {
+        names::check_part(to).map_err(|cause| DatasetError::InvalidName {
+            name: to.to_owned(),
+            cause,
+        })?;
+        let _admin = self.admin.lock();
+        let mut registry = self.registry.write();
+        let old: Vec<_> = registry
+            .iter()
+            .map(|(name, node)| (name.clone(), node.clone()))
+            .collect();
+        *self.pool.write() = to.to_owned();
+        for (name, node) in old {
+            registry.remove(&name);
+            let stored = node.record.read().name.clone();
+            let new = self.full_name(&stored);
+            node.state.set_name(&new);
+            registry.insert(new, node);
+        }
+        Ok(())
+    }
+}
+
+fn refuse_if_any(name: &str, what: &'static str, list: &[String]) -> Result<(), DatasetError> {
+    if list.is_empty() {
+        return Ok(());
+    }
+    let mut examples = list.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    if list.len() > 3 {
+        examples.push_str(&format!(" and {} more", list.len() - 3));
+    }
+    Err(DatasetError::NotEmpty {
+        name: name.to_owned(),
+        what,
+        examples,
+    })
+}
+
+/// The size that a volume of `size_bytes` gets: whole blocks of 4 KiB.
+///
+/// # Errors
+/// `InvalidSize` if no volume can have it.
+fn check_volume_size(size_bytes: u64) -> Result<u64, DatasetError> {
+    if size_bytes == 0 || size_bytes > VOLUME_BYTES_MAX {
+        return Err(DatasetError::InvalidSize { size_bytes });
+    }
+    Ok(size_bytes.next_multiple_of(BLOCK_BYTES as u64))
+}

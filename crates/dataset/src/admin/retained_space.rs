@@ -1,0 +1,54 @@
+//! How much of a pool the history takes that retention keeps, for who finds no room: snapshots are in a list that users look at,
+//! checkpoints without a name are not.
+//!
+//! Invariant: from the counters of each dataset, in memory; nothing is walked.
+
+use terrace_device::format_size;
+
+use super::datasets::Datasets;
+
+impl Datasets {
+    /// What status, and whoever finds no room, is told of history that retention keeps, where that is `worth_bytes` or more; empty
+    /// else. It is content as it was written, and what snapshots hold as well is not told apart from it.
+    pub fn retained_in_words(&self, worth_bytes: u64) -> String {
+        let mut keeping = Vec::new();
+        let mut has_snapshots = false;
+        let nodes: Vec<_> = {
+            let registry = self.registry.read();
+            registry
+                .iter()
+                .map(|(name, node)| (name.clone(), node.clone()))
+                .collect()
+        };
+        for (name, node) in nodes {
+            let held = node.state.held().read();
+            let is_retained = held
+                .iter()
+                .any(|(_, record)| record.name.is_empty() && record.holds.is_empty());
+            let bytes = node.state.counters().history_bytes();
+            if is_retained && bytes > 0 {
+                has_snapshots |= held.iter().any(|(_, record)| !record.name.is_empty());
+                keeping.push((bytes, name));
+            }
+        }
+        let all = keeping
+            .iter()
+            .fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        let Some((_, most)) = keeping.iter().max() else {
+            return String::new();
+        };
+        if all < worth_bytes {
+            return String::new();
+        }
+        let others = match keeping.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let snapshots = if has_snapshots { " and snapshots" } else { "" };
+        format!(
+            "{} of history is kept by the retention{snapshots} of '{most}'{others}: 'terrace set retention=RULES {most}' with \
+             shorter rules, or none, and 'terrace prune {most}' give back what they keep no longer",
+            format_size(all)
+        )
+    }
+}

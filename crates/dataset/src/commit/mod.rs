@@ -1,0 +1,13 @@
+//! Commits: what is dirty is frozen, built into a batch, and handed to the store.
+
+mod build;
+mod chunking;
+mod freeze;
+mod group;
+
+pub(crate) use build::FREED_AT_ONCE_BYTES;
+pub(crate) use chunking::{
+    Part, Run, blocks_of, compression_of, dedup_of, is_zero, joined, runs, runs_of_data,
+};
+pub(crate) use freeze::{Frozen, FrozenObject, STREAM_BYTES, flow};
+pub(crate) use group::{ANSWERS_LOOK, Group};

@@ -1,0 +1,698 @@
+//! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
+//! `attributes*`, `acl` and `commit`.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
+
+use crate::{
+    live::{Accepts, DatasetState, Live, LiveDataset, OfReserve, Paused, Relaid},
+    namespace::{NewObject, xattrs},
+    objects::{HAS_CAPABILITY, Object, State},
+    posix::{
+        ACCESS_WRITE, Attributes, Context, DirectoryEntry, FileFlags, FsError, FsStatistics, ROOT,
+        SeekTarget, SetAttributes, Strip, Tree, file_flags, permission,
+    },
+    records::{FileKind, InodeRecord, Old, Time, VersionedBatch},
+    relayout::{Cut, Fragment, HotPiece},
+    writing::{FILE_BYTES_MAX, some_written},
+};
+
+/// How `rename` treats an existing target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// `Exists` if there is one (RENAME_NOREPLACE).
+    NoReplace,
+    /// Both must exist and change places (RENAME_EXCHANGE).
+    Exchange,
+    /// Replaces it and leaves a whiteout, a character device 0:0, where the name was (RENAME_WHITEOUT).
+    Whiteout,
+    /// The same; `Exists` if there is a target (RENAME_WHITEOUT with RENAME_NOREPLACE).
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Whether a whiteout takes the place of the old name.
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
+
+    /// Whether there may be no target.
+    pub fn keeps_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::WhiteoutNoReplace)
+    }
+}
+
+/// What `allocate` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Makes room; `keep_size` leaves the size even if the range ends behind it.
+    Reserve {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+    /// FALLOC_FL_PUNCH_HOLE.
+    Punch,
+    /// FALLOC_FL_ZERO_RANGE.
+    Zero {
+        /// FALLOC_FL_KEEP_SIZE.
+        keep_size: bool,
+    },
+}
+
+/// What a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteDone {
+    /// How many bytes it wrote, from the first on: less than asked for where only these had room, as it was set aside for them.
+    pub bytes: usize,
+    /// What became of the set-id bits.
+    pub set_id: SetId,
+}
+
+/// What became of a file's set-id bits as its content was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetId {
+    /// They are as they were, if there were any.
+    Kept,
+    /// One or both fell: who relies on the mode must be told.
+    Fell,
+}
+
+/// How `set_extended_attribute` treats an existing one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttributeMode {
+    /// Creates or replaces.
+    Set,
+    /// XATTR_CREATE: `Exists` if there is one.
+    Create,
+    /// XATTR_REPLACE: `NoAttribute` if there is none.
+    Replace,
+}
+
+/// A live filesystem. All methods may be called from any thread.
+pub struct Filesystem {
+    live: LiveDataset,
+}
+
+impl Filesystem {
+    /// Opens a dataset that exists.
+    pub fn open(state: Arc<DatasetState>) -> Result<Arc<Self>, FsError> {
+        let live = LiveDataset::new(state);
+        live.free_orphans()?;
+        Ok(Arc::new(Self { live }))
+    }
+
+    /// Puts the records of an empty filesystem: its root directory.
+    pub fn format(batch: &mut VersionedBatch, owner: (u32, u32), now: Time) -> Result<(), FsError> {
+        let mut root = InodeRecord::new(FileKind::Directory, 0o755, owner.0, owner.1, now);
+        root.links = 2;
+        root.parent = ROOT;
+        root.body = ROOT;
+        batch.put_inode(ROOT, &root, Old::Absent)?;
+        batch.count_objects(1);
+        Ok(())
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &Arc<DatasetState> {
+        &self.live.dataset
+    }
+
+    /// Makes a regular file, device node, fifo or socket; an existing name is `Exists`.
+    pub fn create(
+        &self,
+        context: &Context,
+        dir: u64,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        device: u32,
+    ) -> Result<Attributes, FsError> {
+        match kind {
+            FileKind::Directory | FileKind::SymbolicLink | FileKind::Volume => return Err(FsError::Invalid),
+            // A whiteout opens nothing, and anybody may make one.
+            FileKind::CharacterDevice if device == 0 => {}
+            FileKind::BlockDevice | FileKind::CharacterDevice if !context.trusted && !context.is_root() => {
+                return Err(FsError::NotPermitted);
+            }
+            _ => {}
+        }
+        self.live.make(
+            context,
+            dir,
+            name,
+            &NewObject {
+                kind,
+                mode,
+                device,
+                target: &[],
+            },
+        )
+    }
+
+    /// Makes a directory.
+    pub fn make_directory(
+        &self,
+        context: &Context,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Attributes, FsError> {
+        let new = NewObject {
+            kind: FileKind::Directory,
+            mode: mode & 0o1777,
+            device: 0,
+            target: &[],
+        };
+        self.live.make(context, dir, name, &new)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symbolic_link(
+        &self,
+        context: &Context,
+        dir: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attributes, FsError> {
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        let new = NewObject {
+            kind: FileKind::SymbolicLink,
+            mode: 0o777,
+            device: 0,
+            target,
+        };
+        self.live.make(context, dir, name, &new)
+    }
+
+    /// Gives `object` another name.
+    pub fn link(&self, context: &Context, object: u64, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.live.make_link(context, object, dir, name)
+    }
+
+    /// Removes a name that is not a directory's; returns what it named, as it is afterwards (`links` 0: the last).
+    /// For a trusted context such an object is held; see [`Context::trusted`].
+    pub fn unlink(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.live.remove_name(context, dir, name)
+    }
+
+    /// Removes an empty directory; returns what it was, held for a trusted context.
+    pub fn remove_directory(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.live.remove_dir(context, dir, name)
+    }
+
+    /// Renames; returns what was replaced, as it is afterwards (with `links` 0 held for a trusted context). A whiteout is
+    /// the caller's, who needs no right to make devices for it.
+    pub fn rename(
+        &self,
+        context: &Context,
+        dir: u64,
+        name: &[u8],
+        new_dir: u64,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<Option<Attributes>, FsError> {
+        self.live
+            .rename_name(context, (dir, name), (new_dir, new_name), mode)
+    }
+
+    /// An unnamed regular file (O_TMPFILE), held once as if by [`open_object`](Self::open_object); `link` may name it.
+    pub fn temporary(&self, context: &Context, dir: u64, mode: u32) -> Result<Attributes, FsError> {
+        self.live.make_temporary(context, dir, mode)
+    }
+
+    /// Changes attributes by the rules of chmod, chown, truncate and utimensat.
+    pub fn set_attributes(
+        &self,
+        context: &Context,
+        object: u64,
+        change: &SetAttributes,
+    ) -> Result<Attributes, FsError> {
+        self.live.change_attributes(context, object, change)
+    }
+
+    /// Writes all of `data` at `offset`. Takes setuid and setgid away if `kill_privileges`, or if the caller
+    /// [strips](Context::strips_set_id) them.
+    pub fn write(
+        &self,
+        context: &Context,
+        object: u64,
+        offset: u64,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Result<usize, FsError> {
+        let (_, done) = self.write_at(context, object, Some(offset), data, kill_privileges)?;
+        Ok(done.bytes)
+    }
+
+    /// The same, and tells what became of the set-id bits. With an error they may have fallen.
+    pub fn write_stripping(
+        &self,
+        context: &Context,
+        object: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<WriteDone, FsError> {
+        Ok(self.write_at(context, object, Some(offset), data, false)?.1)
+    }
+
+    /// Writes at the end of the file; returns the offset at which the data lies, and how many bytes of it were written.
+    pub fn append(
+        &self,
+        context: &Context,
+        object: u64,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Result<(u64, usize), FsError> {
+        let (offset, done) = self.write_at(context, object, None, data, kill_privileges)?;
+        Ok((offset, done.bytes))
+    }
+
+    fn write_at(
+        &self,
+        context: &Context,
+        object: u64,
+        offset: Option<u64>,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Result<(u64, WriteDone), FsError> {
+        let live = &self.live;
+        live.writable()?;
+        let object = live.object(object)?;
+        content(&object)?;
+        let _admitted = live.throttle(data.len() as u64)?;
+        let flags = object.state.lock().inode.flags;
+        if flags & HAS_CAPABILITY != 0 {
+            live.load_xattrs(&object)?;
+        }
+        let stripping = kill_privileges.then(|| Context {
+            strip: Strip::SetId,
+            ..context.clone()
+        });
+        let context = stripping.as_ref().unwrap_or(context);
+        let mut set_id = SetId::Kept;
+        let (offset, bytes) = {
+            let _inode = object.inode_lock.write();
+            let offset = match offset {
+                Some(offset) if !file_flags::is_protected(flags) => offset,
+                _ => {
+                    let inode = &object.state.lock().inode;
+                    let offset = offset.unwrap_or(inode.size);
+                    file_flags::may_write_at(inode, offset)?;
+                    offset
+                }
+            };
+            let now = live.now();
+            let written = live.write_object(&object, offset, data, &mut |state| {
+                if changed(state, now, context) == SetId::Fell {
+                    set_id = SetId::Fell;
+                }
+            });
+            (offset, some_written(written)?)
+        };
+        live.settle()?;
+        Ok((offset, WriteDone { bytes, set_id }))
+    }
+
+    /// fallocate.
+    pub fn allocate(
+        &self,
+        context: &Context,
+        object: u64,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), FsError> {
+        let live = &self.live;
+        live.writable()?;
+        let object = live.object(object)?;
+        content(&object)?;
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(FsError::FileTooBig)?;
+        if length == 0 {
+            return Err(FsError::Invalid);
+        }
+        live.load_xattrs(&object)?;
+        match mode {
+            AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
+            // What it promises finds its room by itself.
+            _ => live.take_metadata_always(1, OfReserve::Changes)?,
+        }
+        let mut is_changed = false;
+        {
+            let _inode = object.inode_lock.write();
+            match mode {
+                AllocateMode::Reserve { .. } => file_flags::may_touch(&object.state.lock().inode)?,
+                _ => file_flags::may_change(&object.state.lock().inode)?,
+            }
+            let now = live.now();
+            let mut change = |state: &mut State| {
+                changed(state, now, context);
+                is_changed = true;
+            };
+            let keep_size = match mode {
+                AllocateMode::Reserve { keep_size } | AllocateMode::Zero { keep_size } => {
+                    let (first, last) = (offset / BLOCK_BYTES as u64, end.div_ceil(BLOCK_BYTES as u64));
+                    live.preallocate(&object, first, last, &mut |state| state.inode.changed = now)?;
+                    keep_size
+                }
+                AllocateMode::Punch => true,
+            };
+            let stays_preallocated = mode != AllocateMode::Punch;
+            if !matches!(mode, AllocateMode::Reserve { .. }) {
+                live.give_back(&object, offset, end, &mut |from, to| {
+                    live.punch_object(&object, from, to - from, stays_preallocated, &mut change)
+                })?;
+            }
+            let grows = !keep_size && object.state.lock().inode.size < end;
+            if grows {
+                live.truncate_object(&object, end, &mut change)?;
+            }
+            if !is_changed {
+                // What reserves alone counts as a change too, as on ext4.
+                live.change_inode(&object, &mut |state| {
+                    changed(state, now, context);
+                })?;
+            }
+        }
+        live.settle()
+    }
+
+    /// copy_file_range: shares chunks where offsets are aligned to blocks, copies the rest; returns the bytes copied.
+    pub fn copy_range(
+        &self,
+        context: &Context,
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64, FsError> {
+        let _admitted = self.live.throttle(0)?;
+        self.live
+            .copy_objects(context, (from, from_offset), (to, to_offset), length)
+    }
+
+    /// Sets an extended attribute; POSIX ACLs are checked and change the mode.
+    pub fn set_extended_attribute(
+        &self,
+        context: &Context,
+        object: u64,
+        name: &[u8],
+        value: &[u8],
+        mode: AttributeMode,
+    ) -> Result<(), FsError> {
+        self.live.set_xattr(context, object, name, value, mode)
+    }
+
+    /// chattr; see [`FileFlags`].
+    pub fn set_file_flags(&self, context: &Context, object: u64, flags: FileFlags) -> Result<(), FsError> {
+        self.live.set_file_flags(context, object, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_extended_attribute(
+        &self,
+        context: &Context,
+        object: u64,
+        name: &[u8],
+    ) -> Result<(), FsError> {
+        self.live.remove_xattr(context, object, name)
+    }
+
+    /// Whether the caller may read this extended attribute.
+    pub fn check_extended_attribute(
+        &self,
+        context: &Context,
+        object: u64,
+        name: &[u8],
+    ) -> Result<(), FsError> {
+        self.live.check_xattr_read(context, object, name)
+    }
+
+    /// Keeps the object alive even if its last name goes; once for each open.
+    pub fn open_object(&self, object: u64) -> Result<(), FsError> {
+        self.live.hold(object)
+    }
+
+    /// Undoes one [`open_object`](Self::open_object).
+    pub fn release_object(&self, object: u64) {
+        self.live.release(object);
+    }
+
+    fn note_question(&self) {
+        self.live.dataset.environment().foreground.note_question();
+    }
+
+    /// Entries with the attributes of those objects that are `wanted` (readdirplus). Of these, a name that goes away meanwhile is
+    /// left out.
+    pub fn read_directory_attributes(
+        &self,
+        dir: u64,
+        from: u64,
+        limit: usize,
+        wanted: &dyn Fn(u64) -> bool,
+    ) -> Result<Vec<(DirectoryEntry, Option<Attributes>)>, FsError> {
+        self.note_question();
+        let mut from = from;
+        loop {
+            let entries = self.live.list(dir, from, limit)?;
+            let Some(last) = entries.last() else {
+                return Ok(Vec::new());
+            };
+            from = last.cookie;
+            let mut found = Vec::with_capacity(entries.len());
+            for entry in entries {
+                if !wanted(entry.object) {
+                    found.push((entry, None));
+                    continue;
+                }
+                match self.live.attributes_of(entry.object) {
+                    Ok(attributes) => found.push((entry, Some(attributes))),
+                    Err(FsError::Stale) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Makes everything done so far durable (fsync, syncfs): commit and flush, shared by concurrent callers. What
+    /// `durability` says of fsync holds: with `timed` and `ram` it returns at once.
+    pub fn sync(&self) -> Result<(), FsError> {
+        self.live.sync()
+    }
+
+    /// fsync of one object. (The whole dataset is committed: every crash state is a prefix in order.)
+    pub fn sync_object(&self, object: u64) -> Result<(), FsError> {
+        let _ = object;
+        self.live.sync()
+    }
+
+    /// Hands everything done so far to the store, without flushing.
+    pub fn commit(&self) -> Result<Sequence, FsError> {
+        self.live.commit()
+    }
+
+    /// Commit and flush whatever `durability` says (a clean stop, an unmount).
+    pub fn flush(&self) -> Result<(), FsError> {
+        self.live.flush()
+    }
+
+    /// Bytes written and not yet committed.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.live.dirty_bytes.load(Relaxed)
+    }
+
+    /// Room that is held although nothing is dirty, bytes: none, while no call is on its way.
+    pub fn leaked_room_bytes(&self) -> u64 {
+        self.live.leaked_room_bytes()
+    }
+
+    /// The chunks that a region (1 MiB) of a file maps as of the newest commit, for `terrace where` and the mover.
+    pub fn chunks_of(&self, object: u64, region: u64) -> Result<Vec<ChunkId>, FsError> {
+        let object = self.live.object(object)?;
+        self.live.chunks(&object, region)
+    }
+}
+
+impl Live for Filesystem {
+    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
+        self.live.pause()
+    }
+
+    fn write_ahead(&self) -> bool {
+        self.live.write_ahead()
+    }
+
+    fn commit_frozen(&self) -> Result<Sequence, FsError> {
+        self.live.commit_frozen()
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        Live::dirty_bytes(&self.live)
+    }
+
+    fn unfrozen_metadata_bytes(&self) -> u64 {
+        Live::unfrozen_metadata_bytes(&self.live)
+    }
+
+    fn referenced_bytes(&self) -> u64 {
+        self.live.referenced_bytes()
+    }
+
+    fn relayout(
+        &self,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
+        most_bytes: u64,
+    ) -> Vec<Result<Relaid, FsError>> {
+        self.live.relayout(fragments, cut, wanted, most_bytes)
+    }
+
+    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
+        self.live.raise(pieces, tier)
+    }
+
+    fn close(&self) {
+        self.live.close();
+    }
+}
+
+/// Only files have content that can be written.
+fn content(object: &Object) -> Result<(), FsError> {
+    match object.kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+fn changed(state: &mut State, now: Time, context: &Context) -> SetId {
+    let mode = permission::after_write(context, &state.inode);
+    let before = std::mem::replace(&mut state.inode.mode, mode);
+    if context.strip != Strip::Nothing {
+        xattrs::drop_capability(state);
+    }
+    state.inode.modified = now;
+    state.inode.changed = now;
+    match mode == before {
+        true => SetId::Kept,
+        false => SetId::Fell,
+    }
+}
+
+impl Tree for Filesystem {
+    fn lookup(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
+        self.note_question();
+        self.live.look_up(context, dir, name)
+    }
+
+    fn attributes(&self, object: u64) -> Result<Attributes, FsError> {
+        self.note_question();
+        self.live.attributes_of(object)
+    }
+
+    fn read_link(&self, object: u64) -> Result<Vec<u8>, FsError> {
+        self.note_question();
+        let object = self.live.object(object)?;
+        let state = object.state.lock();
+        if object.kind == FileKind::SymbolicLink {
+            Ok(state.inode.target.clone())
+        } else {
+            Err(FsError::Invalid)
+        }
+    }
+
+    fn read_directory(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<DirectoryEntry>, FsError> {
+        self.note_question();
+        self.live.list(dir, from, limit)
+    }
+
+    fn parent(&self, dir: u64) -> Result<u64, FsError> {
+        Ok(self.live.parent_of(&self.live.directory(dir)?))
+    }
+
+    fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
+        self.read_for(0, object, offset, buffer)
+    }
+
+    fn read_unnoted(
+        &self,
+        process: u32,
+        object: u64,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let object = self.live.object(object)?;
+        content(&object)?;
+        self.live.read_object_for(Some(process), &object, offset, buffer)
+    }
+
+    fn read_for(&self, process: u32, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
+        let object = self.live.object(object)?;
+        content(&object)?;
+        let length = self
+            .live
+            .read_object_for(Some(process), &object, offset, buffer)?;
+        if self.live.settings().access_time {
+            self.live.accessed(&object);
+        }
+        Ok(length)
+    }
+
+    fn extended_attribute(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        self.note_question();
+        self.live.get_xattr(object, name)
+    }
+
+    fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
+        self.note_question();
+        self.live.list_xattrs(object)
+    }
+
+    fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        self.live.file_flags(object)
+    }
+
+    fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
+        let object = self.live.object(object)?;
+        content(&object)?;
+        self.live.seek_object(&object, offset, target)
+    }
+
+    fn access(&self, context: &Context, object: u64, mask: u32) -> Result<(), FsError> {
+        if mask & ACCESS_WRITE != 0 && self.live.settings().readonly {
+            return Err(FsError::ReadOnly);
+        }
+        self.live.check(context, &self.live.object(object)?, mask)
+    }
+
+    fn statistics(&self) -> Result<FsStatistics, FsError> {
+        let space = self.live.dataset.store().space();
+        let counters = self.live.dataset.counters();
+        let usage = self.live.dataset.usage();
+        let used_bytes = self.live.referenced_bytes() + usage.preallocated_bytes();
+        let available = usage.available_bytes(&space);
+        let available_bytes = usage
+            .quota_left_bytes()
+            .map_or(available, |left| left.min(available));
+        Ok(FsStatistics {
+            // Not what the devices have: second copies, what the pool keeps for itself and what others have written would be
+            // called used here, more than half of an empty pool of two copies.
+            size_bytes: used_bytes + available_bytes,
+            available_bytes,
+            used_bytes,
+            objects: counters.objects,
+        })
+    }
+}

@@ -1,0 +1,589 @@
+//! The sweep: freeing in the background what was destroyed in the foreground.
+//!
+//! Four kinds of work, each in bounded steps, each step one batch that also records how far it came, so that a crash
+//! loses nothing but the last step:
+//! * a destroyed snapshot: of the versions that died while a holder in `[snapshot, next)` was the newest held, those
+//!   born in `(previous, snapshot]` have lost their last holder. The index by holder and birth finds them: the work
+//!   is in proportion to what only that snapshot held, plus one seek per holder in the range;
+//! * a destroyed dataset: all its records, by range;
+//! * freed bodies of deleted and truncated objects (orphan records);
+//! * besides, what a volume has in common with a held checkpoint is counted again here (`recount.rs`).
+//!
+//! Invariants: what a job will free is fixed when the job is made (nothing is added to it later), so steps need no
+//! lock but the commit lock, for the counters; doing a step twice frees nothing twice, since the records are gone.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_store::{Batch, KEY_BYTES_MAX, Store, StoreError};
+
+use crate::{
+    admin::{Datasets, for_each},
+    live::{DatasetState, Recount},
+    records::{Old, OrphanRecord, RegionRecord, damaged, decode_region, keys},
+};
+
+/// Whether there is more to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Call again.
+    More,
+    /// Nothing is left.
+    Idle,
+}
+
+/// One thing to free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// What only a destroyed snapshot held.
+    Snapshot {
+        dataset: u32,
+        /// The held checkpoint before it, when it was destroyed.
+        previous: Option<u64>,
+        snapshot: u64,
+        /// The held checkpoint after it, or the checkpoint in which it was destroyed.
+        next: u64,
+        /// The next index key to look at; empty at the start.
+        cursor: Vec<u8>,
+    },
+    /// All records of a destroyed dataset.
+    Dataset {
+        dataset: u32,
+        /// The next key to delete; empty at the start.
+        cursor: Vec<u8>,
+        /// Content that it mapped, bytes.
+        bytes: u64,
+    },
+    /// Not to free anything: how much a volume has in common with its newest held checkpoint, after a newer one was let go of.
+    Recount {
+        dataset: u32,
+        /// That checkpoint.
+        held: u64,
+        /// The next region to look at; empty at the start.
+        cursor: Vec<u8>,
+    },
+}
+
+impl Job {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        match self {
+            Self::Snapshot {
+                dataset,
+                previous,
+                snapshot,
+                next,
+                cursor,
+            } => {
+                writer
+                    .u8(1)
+                    .varint(u64::from(*dataset))
+                    .u8(u8::from(previous.is_some()));
+                writer
+                    .varint(previous.unwrap_or(0))
+                    .varint(*snapshot)
+                    .varint(*next)
+                    .string(cursor);
+            }
+            Self::Dataset {
+                dataset,
+                cursor,
+                bytes,
+            } => {
+                writer
+                    .u8(2)
+                    .varint(u64::from(*dataset))
+                    .string(cursor)
+                    .varint(*bytes);
+            }
+            Self::Recount {
+                dataset,
+                held,
+                cursor,
+            } => {
+                writer
+                    .u8(3)
+                    .varint(u64::from(*dataset))
+                    .varint(*held)
+                    .string(cursor);
+            }
+        }
+        writer.into_bytes()
+    }
+
+    pub(crate) fn decode(value: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(value);
+        let kind = reader.u8("kind of sweep job")?;
+        let dataset =
+            u32::try_from(reader.varint("dataset")?).map_err(|_| DecodeError::Invalid("dataset"))?;
+        let job = match kind {
+            1 => {
+                let some = reader.u8("previous holder")? == 1;
+                let previous = Some(reader.varint("previous holder")?).filter(|_| some);
+                let (snapshot, next) = (reader.varint("snapshot")?, reader.varint("next holder")?);
+                let cursor = reader.string(KEY_BYTES_MAX, "cursor")?.to_vec();
+                Self::Snapshot {
+                    dataset,
+                    previous,
+                    snapshot,
+                    next,
+                    cursor,
+                }
+            }
+            2 => {
+                let cursor = reader.string(KEY_BYTES_MAX, "cursor")?.to_vec();
+                Self::Dataset {
+                    dataset,
+                    cursor,
+                    bytes: reader.varint("bytes")?,
+                }
+            }
+            3 => Self::Recount {
+                dataset,
+                held: reader.varint("held checkpoint")?,
+                cursor: reader.string(KEY_BYTES_MAX, "cursor")?.to_vec(),
+            },
+            _ => return Err(DecodeError::Invalid("kind of sweep job")),
+        };
+        reader.finish()?;
+        Ok(job)
+    }
+}
+
+/// How far the freeing of an orphan came; only in RAM, since what is freed is deleted.
+struct OrphanCursor {
+    dataset: u32,
+    number: u64,
+    next: Vec<u8>,
+}
+
+/// The list of things to free.
+pub(crate) struct Sweeper {
+    jobs: Mutex<BTreeMap<u64, Job>>,
+    stepping: Mutex<Option<OrphanCursor>>,
+}
+
+impl Sweeper {
+    pub(crate) fn open(store: &Arc<dyn Store>) -> Result<Self, StoreError> {
+        let mut jobs = BTreeMap::new();
+        for_each(store, keys::TABLE_SWEEP, |key, value| {
+            let mut reader = Reader::new(key);
+            reader.u8("table")?;
+            jobs.insert(reader.key_u64("job")?, Job::decode(value)?);
+            Ok(())
+        })?;
+        Ok(Self {
+            jobs: Mutex::new(jobs),
+            stepping: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn add(&self, jobs: impl IntoIterator<Item = (u64, Job)>) {
+        self.jobs.lock().extend(jobs);
+    }
+
+    /// Above the numbers of all jobs.
+    pub(crate) fn next_number(&self) -> u64 {
+        let jobs = self.jobs.lock();
+        jobs.last_key_value()
+            .map_or(0, |(number, _)| number.saturating_add(1))
+    }
+
+    /// The newest job that counts what a dataset has in common with this held checkpoint.
+    pub(crate) fn recount_of(&self, number: u32, checkpoint: u64) -> Option<Recount> {
+        let jobs = self.jobs.lock();
+        jobs.iter().rev().find_map(|(job, what)| match what {
+            Job::Recount {
+                dataset,
+                held,
+                cursor,
+            } if (*dataset, *held) == (number, checkpoint) => Some(Recount {
+                job: *job,
+                held: *held,
+                cursor: cursor.clone(),
+            }),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.jobs.lock().is_empty()
+    }
+}
+
+/// The tables that have a dataset number behind the table byte, ascending; not that of dataset records.
+pub(crate) const DATASET_TABLES: [u8; 12] = [
+    keys::TABLE_HELD,
+    keys::TABLE_COUNTERS,
+    keys::TABLE_ORPHAN,
+    keys::TABLE_HEAT,
+    keys::TABLE_INODE,
+    keys::TABLE_ENTRY,
+    keys::TABLE_XATTR,
+    keys::TABLE_REGION,
+    keys::TABLE_PIN,
+    keys::TABLE_FRAGMENTS,
+    keys::TABLE_HISTORY,
+    keys::TABLE_HOLDER,
+];
+
+impl Datasets {
+    /// Numbers a job and puts its record into the batch that makes it.
+    pub(crate) fn new_sweep(&self, batch: &mut Batch, job: Job) -> (u64, Job) {
+        let number = {
+            let mut facts = self.facts.lock();
+            facts.next_sweep += 1;
+            facts.next_sweep - 1
+        };
+        batch.put(keys::sweep(number), job.encode());
+        (number, job)
+    }
+
+    /// Content of destroyed datasets that is not freed yet, bytes, before compression and dedup.
+    pub fn pending_sweep_bytes(&self) -> u64 {
+        let jobs = self.sweeper.jobs.lock();
+        let bytes = jobs.values().map(|job| {
+            if let Job::Dataset { bytes, .. } = job {
+                *bytes
+            } else {
+                0
+            }
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Destroyed snapshots and datasets that are not freed yet.
+    pub fn pending_sweeps(&self) -> usize {
+        self.sweeper.jobs.lock().len()
+    }
+
+    /// Does one bounded step of background freeing: looks at no more than about `records` records.
+    pub fn sweep_step(&self, records: usize) -> Result<Progress, StoreError> {
+        let records = records.clamp(1, 10_000);
+        let mut cursor = self.sweeper.stepping.lock();
+        if self.sweep_orphans(&mut cursor, records)? {
+            return Ok(Progress::More);
+        }
+        let first = self
+            .sweeper
+            .jobs
+            .lock()
+            .first_key_value()
+            .map(|(number, job)| (*number, job.clone()));
+        let Some((number, job)) = first else {
+            return Ok(Progress::Idle);
+        };
+        let after = match job {
+            Job::Snapshot { dataset, .. } => match self.state_by_number(dataset) {
+                Some(state) if !state.is_gone() => self.sweep_snapshot(number, &state, job, records)?,
+                _ => self.forget(number)?,
+            },
+            Job::Dataset { .. } => self.sweep_dataset(number, job, records)?,
+            Job::Recount { dataset, .. } => match self.state_by_number(dataset) {
+                Some(state) if !state.is_gone() => self.recount_step(number, &state, records)?,
+                _ => self.forget(number)?,
+            },
+        };
+        let mut jobs = self.sweeper.jobs.lock();
+        match after {
+            Some(job) => jobs.insert(number, job),
+            None => jobs.remove(&number),
+        };
+        Ok(Progress::More)
+    }
+
+    /// The dataset of a job is gone: its records are freed by another job.
+    pub(crate) fn forget(&self, number: u64) -> Result<Option<Job>, StoreError> {
+        let mut batch = Batch::new();
+        batch.delete(keys::sweep(number));
+        batch.privileged();
+        self.environment.store.commit(batch)?;
+        Ok(None)
+    }
+
+    fn sweep_snapshot(
+        &self,
+        number: u64,
+        state: &Arc<DatasetState>,
+        job: Job,
+        records: usize,
+    ) -> Result<Option<Job>, StoreError> {
+        let Job::Snapshot {
+            dataset,
+            previous,
+            snapshot,
+            next,
+            mut cursor,
+        } = job
+        else {
+            return Ok(None);
+        };
+        let store = &self.environment.store;
+        let first_birth = previous.map_or(0, |previous| previous.saturating_add(1));
+        if cursor.is_empty() {
+            cursor = keys::holder_from(dataset, snapshot, first_birth);
+        }
+        let end = keys::holder_from(dataset, next, 0);
+        let mut dying = Vec::new();
+        let mut budget = records;
+        let mut done = false;
+        while budget > 0 && !done {
+            let page = store.scan(&cursor, &end, budget.min(64))?;
+            if page.is_empty() {
+                done = true;
+            }
+            for (key, _) in &page {
+                budget -= 1;
+                let holding = keys::parse_holder(key).map_err(|cause| damaged("an index key", &cause))?;
+                if holding.birth < first_birth {
+                    // What the previous snapshot holds too: on to the versions that were born later.
+                    cursor = keys::holder_from(dataset, holding.holder, first_birth);
+                    break;
+                }
+                if holding.birth > snapshot {
+                    // What later holders hold: on to the next holder.
+                    match holding.holder.checked_add(1) {
+                        Some(holder) => cursor = keys::holder_from(dataset, holder, first_birth),
+                        None => done = true,
+                    }
+                    break;
+                }
+                cursor = key.to_vec();
+                cursor.push(0);
+                dying.push(holding);
+            }
+        }
+        let mut freed = Vec::with_capacity(dying.len());
+        for holding in dying {
+            let region = holding.live.first() == Some(&keys::TABLE_REGION);
+            let value = if region {
+                store.get(&keys::history(&holding.live, holding.death))?
+            } else {
+                None
+            };
+            freed.push((holding, value.as_deref().map(decode_region).transpose()?));
+        }
+        let _commit = state.commit_lock();
+        let mut batch = state.batch(0);
+        batch.privileged();
+        for (holding, region) in &freed {
+            batch.drop_history(holding, region.as_ref().map(|region| &region.record));
+        }
+        let job = Job::Snapshot {
+            dataset,
+            previous,
+            snapshot,
+            next,
+            cursor,
+        };
+        if done {
+            batch.delete_plain(keys::sweep(number));
+        } else {
+            batch.put_plain(keys::sweep(number), job.encode());
+        }
+        if !state.is_gone() {
+            state.commit(batch)?;
+        }
+        Ok((!done).then_some(job))
+    }
+
+    fn sweep_dataset(&self, number: u64, job: Job, records: usize) -> Result<Option<Job>, StoreError> {
+        let Job::Dataset {
+            dataset,
+            mut cursor,
+            mut bytes,
+        } = job
+        else {
+            return Ok(None);
+        };
+        let store = &self.environment.store;
+        let table = DATASET_TABLES
+            .iter()
+            .find(|table| cursor.first().is_none_or(|at| *table >= at));
+        let mut batch = Batch::new();
+        batch.privileged();
+        let mut done = false;
+        if let Some(table) = table {
+            let (start, end) = keys::dataset_range(*table, dataset);
+            let from = start.max(cursor);
+            let page = store.scan(&from, &end, records)?;
+            let mut references = BTreeMap::new();
+            for (key, value) in &page {
+                batch.delete(key.to_vec());
+                if let Some(record) = region_of(key, value)? {
+                    for run in record.runs() {
+                        *references.entry(run.chunk).or_insert(0i64) -= i64::from(run.count);
+                    }
+                    bytes = bytes.saturating_sub(u64::from(record.mapped_blocks()) * 4096);
+                }
+            }
+            references
+                .into_iter()
+                .for_each(|(chunk, blocks)| batch.reference(chunk, blocks));
+            cursor = match page.last() {
+                Some((last, _)) if page.len() == records => last.iter().copied().chain([0]).collect(),
+                _ => vec![table + 1],
+            };
+        } else {
+            done = true;
+        }
+        let job = Job::Dataset {
+            dataset,
+            cursor,
+            bytes,
+        };
+        if done {
+            batch.delete(keys::sweep(number));
+        } else {
+            batch.put(keys::sweep(number), job.encode());
+        }
+        store.commit(batch)?;
+        Ok((!done).then_some(job))
+    }
+
+    /// One step on the orphans of some dataset; `false` if there are none.
+    fn sweep_orphans(&self, cursor: &mut Option<OrphanCursor>, records: usize) -> Result<bool, StoreError> {
+        if cursor.is_none() {
+            *cursor = self.next_orphan()?;
+        }
+        let Some(at) = cursor else { return Ok(false) };
+        let state = self.state_by_number(at.dataset).filter(|state| !state.is_gone());
+        let Some(state) = state else {
+            *cursor = None;
+            return Ok(true);
+        };
+        let value = self
+            .environment
+            .store
+            .get(&keys::orphan(at.dataset, at.number, true))?;
+        let record = value.map(|value| OrphanRecord::decode(&value)).transpose();
+        let record = record.map_err(|cause| damaged("an orphan record", &cause))?;
+        match record {
+            Some(OrphanRecord::Freed { object, death, .. }) => {
+                if self.free_orphan(&state, at, object, death, records)? {
+                    *cursor = None;
+                }
+            }
+            _ => *cursor = None,
+        }
+        Ok(true)
+    }
+
+    /// The first orphan to free of any dataset that said it has one.
+    fn next_orphan(&self) -> Result<Option<OrphanCursor>, StoreError> {
+        let nodes: Vec<_> = self
+            .registry
+            .read()
+            .iter()
+            .map(|(_, node)| node.state.clone())
+            .collect();
+        for state in nodes {
+            // Lowered before looking, so that what is freed meanwhile raises it again.
+            if !state.orphans_pending().swap(false, Ordering::SeqCst) {
+                continue;
+            }
+            let found = self.find_freed(&state);
+            if !matches!(found, Ok(None)) {
+                state.orphans_pending().store(true, Ordering::SeqCst);
+            }
+            if let Some(number) = found? {
+                return Ok(Some(OrphanCursor {
+                    dataset: state.number(),
+                    number,
+                    next: Vec::new(),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_freed(&self, state: &DatasetState) -> Result<Option<u64>, StoreError> {
+        let (mut from, to) = keys::dataset_range(keys::TABLE_ORPHAN, state.number());
+        loop {
+            let page = self.environment.store.scan(&from, &to, 64)?;
+            for (key, value) in &page {
+                let record =
+                    OrphanRecord::decode(value).map_err(|cause| damaged("an orphan record", &cause))?;
+                if matches!(record, OrphanRecord::Freed { .. }) {
+                    let (_, number) =
+                        keys::parse_orphan(key).map_err(|cause| damaged("an orphan key", &cause))?;
+                    return Ok(Some(number));
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == 64 => from = last.iter().copied().chain([0]).collect(),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Frees some of a body (and attributes); `true` when all is freed.
+    fn free_orphan(
+        &self,
+        state: &Arc<DatasetState>,
+        at: &mut OrphanCursor,
+        object: u64,
+        death: u64,
+        records: usize,
+    ) -> Result<bool, StoreError> {
+        let store = &self.environment.store;
+        let dataset = at.dataset;
+        let from = keys::region(dataset, at.number, 0).max(at.next.clone());
+        let page = store.scan(&from, &keys::region_end(dataset, at.number), records)?;
+        let regions_done = page.len() < records;
+        let mut attributes = Vec::new();
+        let mut done = regions_done;
+        if regions_done && object != 0 {
+            let (from, to) = keys::xattr_range(dataset, object);
+            attributes = store.scan(&from, &to, records)?;
+            done = attributes.len() < records;
+        }
+        let _commit = state.commit_lock();
+        if state.is_gone() {
+            return Ok(true);
+        }
+        let mut batch = state.batch(death);
+        batch.privileged();
+        for (key, value) in &page {
+            let (_, body, region) =
+                keys::parse_region(key).map_err(|cause| damaged("a region key", &cause))?;
+            let old = decode_region(value)?;
+            batch.put_region(body, region, Some((old.birth, &old.record)), None);
+        }
+        for (key, _) in &attributes {
+            batch.delete(key.to_vec(), Old::Unknown)?;
+        }
+        if done {
+            batch.delete_freed(at.number);
+            batch.delete_plain(keys::heat(dataset, at.number));
+            if object != 0 {
+                batch.delete_plain(keys::pin(dataset, object));
+            }
+            self.environment.heat.forget(dataset, at.number);
+        }
+        state.commit(batch)?;
+        if let Some((last, _)) = page.last() {
+            at.next = last.iter().copied().chain([0]).collect();
+        }
+        Ok(done)
+    }
+}
+
+/// The content of a live or history record if it is a region record.
+fn region_of(key: &Bytes, value: &Bytes) -> Result<Option<RegionRecord>, StoreError> {
+    let region = match key.first() {
+        Some(&keys::TABLE_REGION) => true,
+        Some(&keys::TABLE_HISTORY) => key.get(5) == Some(&keys::TABLE_REGION),
+        _ => false,
+    };
+    if region {
+        Ok(Some(decode_region(value)?.record))
+    } else {
+        Ok(None)
+    }
+}

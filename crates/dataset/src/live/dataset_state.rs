@@ -1,0 +1,410 @@
+//! `DatasetState`: what one open dataset's live half and history half share: settings, counters, the held set, the
+//! commit lock; and `Live`, what the history half (and the mover) asks of the live half.
+//!
+//! Invariants: everything that changes a dataset's records is built and committed under its commit lock, with the
+//! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock
+//! is held across a call of the store.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
+
+use super::environment::Environment;
+use crate::{
+    commit::ANSWERS_LOOK,
+    posix::FsError,
+    quota::{Promised, Room, Terms, Usage},
+    records::{Counters, Held, Kind, VersionedBatch, keys},
+    relayout::{Cut, Fragment, HotPiece, Layout},
+    settings::Settings,
+};
+
+/// How soon somebody who waits for the commit lock sees that he should not.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
+
+/// What the registry asks of an open filesystem or volume, so that a checkpoint is one consistent state.
+pub trait Live: Send + Sync {
+    /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between.
+    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError>;
+
+    /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
+    /// their files; whether there was any.
+    fn write_ahead(&self) -> bool;
+
+    /// Builds and commits what the last freeze swapped out (nothing: returns the store's newest sequence). The
+    /// caller holds the commit lock. After a failure what was frozen stays to be committed by the next call.
+    fn commit_frozen(&self) -> Result<Sequence, FsError>;
+
+    /// Bytes written and not yet committed.
+    fn dirty_bytes(&self) -> u64;
+
+    /// Of changes of metadata that no commit has begun with, bytes of memory.
+    fn unfrozen_metadata_bytes(&self) -> u64;
+
+    /// Content as of now, also what is not committed yet, about, bytes.
+    fn referenced_bytes(&self) -> u64;
+
+    /// Lays the content of regions (each but once) out anew: of what `wanted` accepts of each about `most_bytes`. No lock is
+    /// held.
+    fn relayout(
+        &self,
+        fragments: &[Fragment],
+        cut: Cut,
+        wanted: Accepts<'_>,
+        most_bytes: u64,
+    ) -> Vec<Result<Relaid, FsError>>;
+
+    /// Gives hot blocks of long chunks chunks of their own on this tier, those of a region side by side; how many bytes. No lock is held.
+    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError>;
+
+    /// The dataset will be opened again by somebody else: no record is replaced through this one any more. The commit
+    /// lock is held.
+    fn close(&self);
+}
+
+/// Whether it pays to lay a region out anew.
+pub type Accepts<'a> = &'a dyn Fn(&Fragment, &Layout) -> bool;
+
+/// What became of a region that was to be laid out anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relaid {
+    /// It was.
+    Done {
+        /// On this tier.
+        tier: u8,
+        /// Content written.
+        written_bytes: u64,
+        /// Stored bytes that were dead, of the whole region.
+        dead_bytes: u64,
+        /// All that was wanted.
+        whole: bool,
+    },
+    /// There is nothing to be done, or nothing that can be.
+    Left,
+    /// It changed meanwhile, or something stands in the way now.
+    Busy,
+}
+
+/// A live dataset that stands still.
+pub trait Paused {
+    /// Swaps the dirty sets out, as the state of `checkpoint`, and lets changes go on.
+    fn freeze(self: Box<Self>, checkpoint: u64);
+}
+
+/// The pool-wide checkpoint counter.
+#[derive(Debug, Default)]
+pub struct Checkpoints {
+    current: AtomicU64,
+}
+
+impl Checkpoints {
+    /// Starts in `current`.
+    pub fn new(current: u64) -> Self {
+        Self {
+            current: AtomicU64::new(current),
+        }
+    }
+
+    /// Goes up to at least `least`.
+    pub(crate) fn raise(&self, least: u64) {
+        self.current.fetch_max(least, Ordering::SeqCst);
+    }
+
+    /// The checkpoint in which changes are made now; not closed yet.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::SeqCst)
+    }
+
+    /// Closes the current checkpoint and returns its number; what is frozen later belongs to the next.
+    pub fn close(&self) -> u64 {
+        self.current.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+/// One dataset, as long as the pool is open.
+pub struct DatasetState {
+    number: u32,
+    kind: RwLock<Kind>,
+    name: RwLock<Arc<str>>,
+    environment: Arc<Environment>,
+    checkpoints: Arc<Checkpoints>,
+    commit: Mutex<()>,
+    settings: RwLock<Arc<Settings>>,
+    held: RwLock<Held>,
+    counters: Mutex<Counters>,
+    next_object: AtomicU64,
+    usage: Arc<Usage>,
+    orphans: AtomicBool,
+    gone: AtomicBool,
+    /// A part of its records is out of reach: what is changed now could not be committed.
+    is_kept_from_changes: AtomicBool,
+    /// Periodic commits that failed for metadata that cannot be read, since one did not fail.
+    failed_commits: AtomicU32,
+    committed_nanoseconds: AtomicU64,
+    /// Changed under the commit lock.
+    recount: Mutex<Option<Recount>>,
+}
+
+/// Blocks that the newest held checkpoint has as well are being counted again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recount {
+    /// The number of its sweep job.
+    pub(crate) job: u64,
+    /// The held checkpoint.
+    pub(crate) held: u64,
+    /// The key up to which they are counted.
+    pub(crate) cursor: Vec<u8>,
+}
+
+impl DatasetState {
+    /// Made by the registry.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        number: u32,
+        kind: Kind,
+        name: &str,
+        environment: Arc<Environment>,
+        checkpoints: Arc<Checkpoints>,
+        settings: Settings,
+        held: Held,
+        counters: Counters,
+        usage: Arc<Usage>,
+    ) -> Self {
+        Self {
+            number,
+            kind: RwLock::new(kind),
+            name: RwLock::new(name.into()),
+            environment,
+            checkpoints,
+            commit: Mutex::new(()),
+            settings: RwLock::new(Arc::new(settings)),
+            held: RwLock::new(held),
+            next_object: AtomicU64::new(counters.next_object.max(keys::ROOT_OBJECT + 1)),
+            counters: Mutex::new(counters),
+            usage,
+            orphans: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+            is_kept_from_changes: AtomicBool::new(false),
+            failed_commits: AtomicU32::new(0),
+            committed_nanoseconds: AtomicU64::new(0),
+            recount: Mutex::new(None),
+        }
+    }
+
+    /// When it was last committed with others because it was time, on the monotonic clock.
+    pub(crate) fn committed_nanoseconds(&self) -> &AtomicU64 {
+        &self.committed_nanoseconds
+    }
+
+    /// The dataset's number in keys.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Filesystem or volume of a size.
+    pub fn kind(&self) -> Kind {
+        *self.kind.read()
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        *self.kind.write() = kind;
+    }
+
+    /// Its full name; changes when it or a dataset above it is renamed.
+    pub fn name(&self) -> Arc<str> {
+        self.name.read().clone()
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.write() = name.into();
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.environment.store
+    }
+
+    /// Store, clock, caches.
+    pub fn environment(&self) -> &Arc<Environment> {
+        &self.environment
+    }
+
+    /// The settings in force; may change at any time.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().clone()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        let readonly = settings.readonly || self.is_kept_from_changes.load(Ordering::SeqCst);
+        *self.settings.write() = Arc::new(Settings { readonly, ..settings });
+    }
+
+    /// As if `readonly` were set, whatever it is set to, until the pool is opened again.
+    pub(crate) fn keep_from_changes(&self) {
+        self.is_kept_from_changes.store(true, Ordering::SeqCst);
+        let settings = Settings::clone(&self.settings());
+        self.set_settings(settings);
+    }
+
+    /// Periodic commits that failed one after another.
+    pub(crate) fn failed_commits(&self) -> &AtomicU32 {
+        &self.failed_commits
+    }
+
+    /// A number that no object or body of this dataset had before.
+    pub fn next_object(&self) -> u64 {
+        self.next_object.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Taken from before the freeze until after the commit.
+    pub fn commit_lock(&self) -> MutexGuard<'_, ()> {
+        self.commit.lock()
+    }
+
+    /// The same; an error if its holder may be blocked by a silent device.
+    pub fn commit_lock_while_answered(&self) -> Result<MutexGuard<'_, ()>, StoreError> {
+        let since = Instant::now();
+        loop {
+            match self.commit.try_lock_for(ANSWERS_LOOK) {
+                Some(lock) => return Ok(lock),
+                None => self.store().check_answers(since)?,
+            }
+        }
+    }
+
+    /// The same, unless `gives_up` says before it is free that there is something better to do.
+    pub fn commit_lock_unless(&self, gives_up: impl Fn() -> bool) -> Option<MutexGuard<'_, ()>> {
+        while !gives_up() {
+            if let Some(lock) = self.commit.try_lock_for(LOCK_LOOK) {
+                return Some(lock);
+            }
+        }
+        None
+    }
+
+    /// The checkpoint to freeze for. Ask while the commit lock is held and changes are paused.
+    pub fn current_checkpoint(&self) -> u64 {
+        self.checkpoints.current()
+    }
+
+    /// An empty batch of what was frozen for `checkpoint`. The commit lock is held.
+    pub fn batch(&self, checkpoint: u64) -> VersionedBatch {
+        let newest_held = self.held.read().newest_before(checkpoint);
+        VersionedBatch::new(self.store().clone(), self.number, checkpoint, newest_held)
+    }
+
+    /// Commits a batch together with the counters. The commit lock is held.
+    pub fn commit(&self, batch: VersionedBatch) -> Result<Sequence, StoreError> {
+        if self.is_gone() {
+            return Err(StoreError::Invalid(format!(
+                "dataset '{}' was destroyed",
+                self.name()
+            )));
+        }
+        if batch.is_empty() && !batch.changes_counters() {
+            self.usage
+                .files_are(self.counters().preallocated, batch.promised());
+            return Ok(self.store().newest());
+        }
+        let (checkpoint, promised) = (batch.checkpoint(), batch.promised());
+        let (mut batch, change) = batch.finish()?;
+        let mut counters = *self.counters.lock();
+        counters.apply(change, checkpoint);
+        counters.next_object = self.next_object.load(Ordering::Relaxed);
+        batch.put(keys::counters(self.number), counters.encode());
+        let sequence = self.store().commit(batch)?;
+        self.usage.add_live_blocks(change.live_blocks);
+        self.usage.files_are(counters.preallocated, promised);
+        self.set_counters(counters);
+        Ok(sequence)
+    }
+
+    /// The counters are these from now on, as far as reservations go by them.
+    pub(crate) fn set_counters(&self, counters: Counters) {
+        *self.counters.lock() = counters;
+        self.count_own();
+    }
+
+    /// Tells how much of the dataset stands for its reservation. Until the count is over, no more than is certain.
+    pub(crate) fn count_own(&self) {
+        let counters = self.counters();
+        let recounting = self.recount().map(|recount| {
+            let held = self.held.read();
+            let record = held.get(recount.held);
+            record.map_or(u64::MAX, |record| record.referenced_bytes / BLOCK_BYTES as u64)
+        });
+        self.usage.files_are(counters.preallocated, Promised::default());
+        let shared = recounting.or(counters.shared_blocks).unwrap_or(0);
+        self.usage
+            .set_own_blocks(counters.live_blocks.saturating_sub(shared));
+    }
+
+    /// What is being counted again.
+    pub(crate) fn recount(&self) -> Option<Recount> {
+        self.recount.lock().clone()
+    }
+
+    /// Begins, goes on with or ends a recount. The commit lock is held.
+    pub(crate) fn set_recount(&self, recount: Option<Recount>) {
+        *self.recount.lock() = recount;
+        self.count_own();
+    }
+
+    /// Whether the shared blocks of the region with this key are counted already. The commit lock is held.
+    pub(crate) fn counts_shared(&self, key: &[u8]) -> bool {
+        let recount = self.recount.lock();
+        recount
+            .as_ref()
+            .is_none_or(|recount| key < recount.cursor.as_slice())
+    }
+
+    /// The counters as of the newest commit.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock()
+    }
+
+    /// The held checkpoints.
+    pub fn held(&self) -> &RwLock<Held> {
+        &self.held
+    }
+
+    /// Quota and reservation accounting.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    /// Sets room aside for `bytes` of new dirty data: within the quotas of this dataset and those above it, and
+    /// within the pool (using this dataset's own reservation first). Keep it until the data is committed.
+    pub fn reserve(&self, bytes: u64) -> Result<Room, FsError> {
+        self.reserve_on(bytes, Terms::default())
+    }
+
+    pub(crate) fn reserve_on(&self, bytes: u64, terms: Terms) -> Result<Room, FsError> {
+        Usage::reserve(&self.usage, bytes, terms)
+    }
+
+    /// Tells the sweep that `Freed` orphans were committed.
+    pub fn orphans_freed(&self) {
+        self.orphans.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn orphans_pending(&self) -> &AtomicBool {
+        &self.orphans
+    }
+
+    /// Whether the dataset was destroyed under its user (`Stale` from then on; nothing may be committed).
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,188 @@
+//! chmod, chown, truncate, utimensat.
+//!
+//! Invariants: all of one call is checked before any of it is done; the ACL's mask follows chmod; a change of owner
+//! or content takes setuid, setgid and capabilities away by Linux's rules.
+
+use std::sync::Arc;
+
+use super::xattrs;
+use crate::{
+    live::{LiveDataset, OfReserve},
+    objects::{HAS_ACL, HAS_CAPABILITY, Object, State},
+    posix::{
+        ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, FsError, SETGID, SetAttributes, SetTime,
+        file_flags, permission,
+    },
+    records::{FileKind, Time},
+};
+
+impl LiveDataset {
+    pub(crate) fn change_attributes(
+        &self,
+        context: &Context,
+        object: u64,
+        change: &SetAttributes,
+    ) -> Result<Attributes, FsError> {
+        self.writable()?;
+        let object = self.object(object)?;
+        let loads = object.state.lock().inode.flags & (HAS_ACL | HAS_CAPABILITY) != 0;
+        if loads {
+            self.load_xattrs(&object)?;
+        }
+        let is_shorter = |size: u64| size < object.state.lock().inode.size;
+        let part = match change.size.is_some_and(is_shorter) {
+            true => OfReserve::Removals,
+            false => OfReserve::Changes,
+        };
+        self.take_metadata_always(1, part)?;
+        let attributes = {
+            let _inode = object.inode_lock.write();
+            self.check_change(context, &object, change)?;
+            let now = self.now();
+            let mut apply = |state: &mut State| apply(context, state, change, now);
+            match change.size {
+                Some(size) => self.truncate_object(&object, size, &mut apply)?,
+                None => self.change_inode(&object, &mut apply)?,
+            }
+            object.state.lock().attributes(object.number)
+        };
+        self.settle()?;
+        Ok(attributes)
+    }
+
+    /// Changes what is in the inode alone. The inode lock is held.
+    pub(crate) fn change_inode(
+        &self,
+        object: &Arc<Object>,
+        apply: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let _gate = self.enter();
+        let mut state = object.state.lock();
+        if state.freed {
+            return Err(FsError::Stale);
+        }
+        apply(&mut state);
+        self.mark_inode(object, &mut state);
+        Ok(())
+    }
+
+    fn check_change(
+        &self,
+        context: &Context,
+        object: &Arc<Object>,
+        change: &SetAttributes,
+    ) -> Result<(), FsError> {
+        {
+            let inode = &object.state.lock().inode;
+            let to = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+            let only_now = change.mode.is_none()
+                && change.uid.is_none()
+                && change.gid.is_none()
+                && change.size.is_none()
+                && !to(&change.accessed)
+                && !to(&change.modified);
+            match only_now {
+                true => file_flags::may_touch(inode)?,
+                false => file_flags::may_change(inode)?,
+            }
+        }
+        if change.size.is_some() {
+            match object.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+            if !change.through_handle {
+                self.check(context, object, ACCESS_WRITE)?;
+            }
+        }
+        if change.mode.is_some() && object.kind == FileKind::SymbolicLink {
+            return Err(FsError::NotSupported);
+        }
+        if context.trusted || context.is_root() {
+            return Ok(());
+        }
+        let owner = {
+            let state = object.state.lock();
+            let inode = &state.inode;
+            let owner = context.uid == inode.uid;
+            if change.mode.is_some() && !owner {
+                return Err(FsError::NotPermitted);
+            }
+            if change.uid.is_some_and(|uid| !owner || uid != inode.uid) {
+                return Err(FsError::NotPermitted);
+            }
+            if change
+                .gid
+                .is_some_and(|gid| !owner || (gid != inode.gid && !context.in_group(gid)))
+            {
+                return Err(FsError::NotPermitted);
+            }
+            owner
+        };
+        if !owner {
+            let times = [change.accessed, change.modified];
+            if times.iter().flatten().any(|time| matches!(time, SetTime::To(_))) {
+                return Err(FsError::NotPermitted);
+            }
+            // A truncation through a handle sets the times itself.
+            if times.iter().any(Option::is_some) && change.size.is_none() {
+                self.check(context, object, ACCESS_WRITE)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn apply(context: &Context, state: &mut State, change: &SetAttributes, now: Time) {
+    let unprivileged = !context.trusted && !context.is_root();
+    if change.uid.is_some() || change.gid.is_some() {
+        state.inode.mode = permission::without_set_id(context, &state.inode);
+        xattrs::drop_capability(state);
+    }
+    if change.size.is_some() {
+        state.inode.mode = permission::after_write(context, &state.inode);
+        xattrs::drop_capability(state);
+        state.inode.modified = now;
+    }
+    if let Some(uid) = change.uid {
+        state.inode.uid = uid;
+    }
+    if let Some(gid) = change.gid {
+        state.inode.gid = gid;
+    }
+    if let Some(mode) = change.mode {
+        let mut mode = mode & 0o7777;
+        if unprivileged && !context.in_group(state.inode.gid) {
+            mode &= !SETGID;
+        }
+        state.inode.mode = mode;
+        follow_mode(state, mode);
+    }
+    let time = |time: SetTime| match time {
+        SetTime::Now => now,
+        SetTime::To(time) => time,
+    };
+    if let Some(accessed) = change.accessed {
+        state.inode.accessed = time(accessed);
+    }
+    if let Some(modified) = change.modified {
+        state.inode.modified = time(modified);
+    }
+    state.inode.changed = now;
+}
+
+/// Lets the access ACL follow the mode.
+fn follow_mode(state: &mut State, mode: u32) {
+    if state.inode.flags & HAS_ACL == 0 {
+        return;
+    }
+    let value = state
+        .xattrs
+        .as_ref()
+        .and_then(|xattrs| xattrs.values.get(ACCESS_NAME)?.value.clone());
+    if let Some(mut acl) = value.and_then(|value| Acl::parse(&value).ok()) {
+        acl.apply_mode(mode);
+        xattrs::put(state, ACCESS_NAME, Some(acl.encode().into()));
+    }
+}

@@ -1,0 +1,450 @@
+//! Preallocation: `fallocate` sets room aside for ranges of a file, and what is written there cannot be refused for want of it.
+//!
+//! Room for all blocks of a range that are not *own* ([`Preallocated`]) is set aside for the dataset ([`FileRoom`]), and some to work in
+//! for the files of all datasets. A write to the range takes room as any other; where there is none, and where a quota leaves none, it may use what is set aside.
+//! The commit counts which blocks are own then, in the inode and in the counters of the dataset, and what stands for them is
+//! anybody's again.
+//!
+//! Invariants: what is set aside is never less than writing all preallocated blocks needs; a promise counts from before its range is
+//! in the inode until the commit that counts the range; a commit looks only at the regions that it changes, and at those of ranges
+//! that are new.
+
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
+
+use terrace_store::BLOCK_BYTES;
+
+use super::{
+    preallocated::{Preallocated, PreallocatedTotals},
+    usage::blocks_to_bytes_of,
+};
+use crate::{
+    commit::FrozenObject,
+    live::LiveDataset,
+    objects::{Block, Object, State},
+    posix::FsError,
+    records::{REGION_BLOCKS, RegionRecord, decode_region, keys},
+    relayout::Fragment,
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const PER_REGION: u64 = REGION_BLOCKS as u64;
+/// Region records that are read at once.
+const RECORDS: usize = 256;
+
+/// What is promised before a commit counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Promised {
+    /// Blocks that are set aside.
+    pub(crate) blocks: u64,
+    /// Of these, blocks that quotas count already.
+    pub(crate) mapped_blocks: u64,
+}
+
+impl Promised {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.blocks += more.blocks;
+        self.mapped_blocks += more.mapped_blocks;
+    }
+}
+
+/// What is to be set aside for preallocated ranges of a dataset's files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FileRoom {
+    totals: PreallocatedTotals,
+    promised: Promised,
+}
+
+impl FileRoom {
+    pub(crate) fn totals(&self) -> PreallocatedTotals {
+        self.totals
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.totals.blocks == 0 && self.promised.blocks == 0
+    }
+
+    /// With more that is promised.
+    pub(crate) fn with(mut self, more: Promised) -> Self {
+        self.promised.add(more);
+        self
+    }
+
+    /// Becomes what a commit counted; whether that is anything else than before.
+    pub(crate) fn become_those(&mut self, totals: PreallocatedTotals, counted: Promised) -> bool {
+        let before = *self;
+        self.totals = totals;
+        self.promised.blocks = self.promised.blocks.saturating_sub(counted.blocks);
+        self.promised.mapped_blocks = self.promised.mapped_blocks.saturating_sub(counted.mapped_blocks);
+        *self != before
+    }
+
+    /// Of all ranges, written or not, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        blocks_to_bytes_of(self.totals.blocks.saturating_add(self.promised.blocks))
+    }
+
+    /// What writing all of it needs, bytes.
+    pub(crate) fn lacking_bytes(&self) -> u64 {
+        blocks_to_bytes_of(self.totals.lacking_blocks().saturating_add(self.promised.blocks))
+    }
+
+    /// What quotas do not count otherwise, bytes.
+    pub(crate) fn unmapped_bytes(&self) -> u64 {
+        let promised = self.promised.blocks.saturating_sub(self.promised.mapped_blocks);
+        blocks_to_bytes_of(self.totals.unmapped_blocks().saturating_add(promised))
+    }
+
+    /// What a snapshot would set aside beside that: what stands for the promises no longer does; `more_bytes` of it may become so
+    /// much more before.
+    pub(crate) fn snapshot_bytes(&self, more_bytes: u64) -> u64 {
+        let own = blocks_to_bytes_of(self.totals.own_blocks).saturating_add(more_bytes);
+        own.min(blocks_to_bytes_of(
+            self.totals.blocks.saturating_add(self.promised.blocks),
+        ))
+    }
+}
+
+/// What was there of a range before it was preallocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Found {
+    /// Blocks that quotas count already.
+    mapped_blocks: u64,
+    /// Of these, blocks that are still dirty.
+    dirty_blocks: u64,
+    /// The others may be shared, or were stored in less than their size.
+    is_stored: bool,
+}
+
+impl Found {
+    /// Whether nothing is stored, or about to be, that was not. The gate is held, and nothing is written ahead.
+    fn is_still_so(&self, state: &State, ranges: &[Range<u64>]) -> bool {
+        let is_mapped = || ranges.iter().any(|range| state.data.maps(range.start, range.end));
+        let clean = |range: &Range<u64>| state.data.clean_blocks(range.start, range.end);
+        let dirty = |range: &Range<u64>| range.end - range.start - clean(range);
+        self.is_stored || (ranges.iter().map(dirty).sum::<u64>() == self.dirty_blocks && !is_mapped())
+    }
+}
+
+impl LiveDataset {
+    /// Promises room for a range of a file, blocks. The caller holds its inode lock exclusively.
+    ///
+    /// # Errors
+    /// `NoSpace` and `QuotaExceeded`: nothing is promised. `NotSupported` in pools of older format versions.
+    pub(crate) fn preallocate(
+        &self,
+        object: &Arc<Object>,
+        first: u64,
+        end: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        if !self.dataset.store().has_preallocation() {
+            return Err(FsError::NotSupported);
+        }
+        loop {
+            let (before, own_blocks) = {
+                let state = object.state.lock();
+                let recorded = state.recorded_preallocated.as_ref();
+                let own = recorded.map_or(0, |recorded| recorded.own_blocks);
+                (state.inode.preallocated.clone().unwrap_or_default(), own)
+            };
+            let (ranges, added) = before.with(first, end);
+            if added.is_empty() {
+                return Ok(());
+            }
+            let found = self.found_in(object, &added)?;
+            let mut more = Promised {
+                blocks: ranges.blocks() - before.blocks(),
+                mapped_blocks: found.mapped_blocks,
+            };
+            if found.is_stored {
+                // Nothing of the file stands for it then, until it is written.
+                more.blocks += own_blocks;
+                more.mapped_blocks += own_blocks;
+            }
+            self.promise(more)?;
+            let still = self
+                .stand_still()
+                .inspect_err(|_| self.dataset.usage().take_promise_back(more))?;
+            let gate = self.enter();
+            // What was dirty then may be on its way to the store now, in less room than it may need.
+            let mut state = object.state.lock();
+            let freed = state.freed;
+            if freed || !found.is_still_so(&state, &added) {
+                drop((state, gate, still));
+                self.dataset.usage().take_promise_back(more);
+                if freed {
+                    return Err(FsError::Stale);
+                }
+                continue;
+            }
+            state.inode.preallocated = Some(Box::new(ranges));
+            state.preallocated_over |= found.is_stored;
+            self.promised.lock().add(more);
+            after(&mut state);
+            self.mark_inode(object, &mut state);
+            return Ok(());
+        }
+    }
+
+    /// Promises room; where there is none, commits what is dirty, and waits for what all datasets can give back.
+    fn promise(&self, more: Promised) -> Result<(), FsError> {
+        let usage = self.dataset.usage();
+        let mut result = usage.promise(more);
+        if matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
+            self.commit()?;
+            result = usage.promise(more);
+        }
+        if result == Err(FsError::NoSpace) {
+            let relief = &self.dataset.environment().relief;
+            let bytes = blocks_to_bytes_of(more.blocks);
+            relief.make_room(&self.dataset, bytes, &mut || {
+                result = usage.promise(more);
+                result != Err(FsError::NoSpace)
+            });
+        }
+        result
+    }
+
+    /// What there is in these ranges of blocks.
+    fn found_in(&self, object: &Arc<Object>, ranges: &[Range<u64>]) -> Result<Found, FsError> {
+        let mut found = Found::default();
+        for range in ranges {
+            let end = range.end.div_ceil(PER_REGION);
+            let mut next = range.start / PER_REGION;
+            while let Some(region) = self.next_region(object, next, end)? {
+                let first = region * PER_REGION;
+                let blocks = range.start.max(first)..range.end.min(first + PER_REGION);
+                self.find_in_region(object, region, blocks, &mut found)?;
+                next = region + 1;
+            }
+        }
+        Ok(found)
+    }
+
+    fn find_in_region(
+        &self,
+        object: &Arc<Object>,
+        region: u64,
+        blocks: Range<u64>,
+        found: &mut Found,
+    ) -> Result<(), FsError> {
+        let mut below = Vec::new();
+        let body = {
+            let state = object.state.lock();
+            for block in blocks {
+                let frozen = |state: &State| match state.frozen.as_deref().map(|layer| layer.block(block)) {
+                    Some(Block::Dirty(_) | Block::Mapped(..)) => Some(true),
+                    Some(Block::Void) => Some(false),
+                    Some(Block::Below) | None => None,
+                };
+                // Blocks of the layer hide what is below, and it is not given back before they are committed.
+                let (is_mapped, is_stored) = match state.data.block(block) {
+                    Block::Dirty(_) => (true, false),
+                    Block::Mapped(..) => (true, true),
+                    Block::Void => (false, false),
+                    Block::Below => match frozen(&state) {
+                        Some(is_there) => (is_there, is_there),
+                        None => {
+                            below.push(block);
+                            continue;
+                        }
+                    },
+                };
+                found.dirty_blocks += u64::from(is_mapped && !is_stored);
+                found.mapped_blocks += u64::from(is_mapped);
+                found.is_stored |= is_stored;
+            }
+            state.inode.body
+        };
+        if !below.is_empty()
+            && let Some(record) = &self.region(body, region)?.record
+        {
+            let is_mapped = |block: &&u64| record.lookup((**block % PER_REGION) as u32).is_some();
+            let mapped = below.iter().filter(is_mapped).count() as u64;
+            found.mapped_blocks += mapped;
+            found.is_stored |= mapped > 0;
+        }
+        Ok(())
+    }
+
+    /// Whether room is set aside for all of these blocks.
+    pub(crate) fn is_preallocated(&self, object: &Object, first: u64, last: u64) -> bool {
+        let state = object.state.lock();
+        let preallocated = state.inode.preallocated.as_ref();
+        preallocated.is_some_and(|ranges| ranges.end_within(first, last) == Some(last))
+    }
+
+    /// Where preallocated blocks end that begin with `first`, before `last`.
+    pub(crate) fn preallocated_end(&self, object: &Object, first: u64, last: u64) -> Option<u64> {
+        let state = object.state.lock();
+        let preallocated = state.inode.preallocated.as_ref()?;
+        preallocated.end_within(first, last).filter(|end| *end < last)
+    }
+}
+
+/// Takes blocks out of what an object has preallocated. The gate and the state are held.
+pub(crate) fn release_blocks(state: &mut State, from: u64, to: u64) {
+    if let Some(preallocated) = &mut state.inode.preallocated {
+        preallocated.remove(from, to);
+        if preallocated.ranges().is_empty() {
+            state.inode.preallocated = None;
+        }
+    }
+}
+
+/// Counts what a commit makes of the preallocated ranges of one object.
+pub(crate) struct Counting {
+    was: Option<Box<Preallocated>>,
+    now: Preallocated,
+    /// Ranges that are counted as they were before.
+    old: Preallocated,
+    mapped: i64,
+    own: i64,
+    counted: BTreeSet<u64>,
+}
+
+impl Counting {
+    /// Nothing where an object has, and had, none. `newest_snapshot`: the first chunk that no snapshot has; `next_chunk`: the first that
+    /// the commit itself may make.
+    pub(crate) fn begin(
+        frozen: &FrozenObject,
+        was: Option<Box<Preallocated>>,
+        is_replaced: bool,
+        newest_snapshot: u64,
+        next_chunk: u64,
+    ) -> Option<Self> {
+        let ranges = frozen.inode.preallocated.as_deref();
+        if ranges.is_none() && was.is_none() {
+            return None;
+        }
+        let mut now = ranges.cloned().unwrap_or_default();
+        let since = was.as_ref().map_or(0, |was| was.since).max(newest_snapshot);
+        now.since = match frozen.preallocated_over {
+            true => next_chunk.max(since),
+            false => since,
+        };
+        let mut old = was
+            .as_deref()
+            .filter(|_| !is_replaced)
+            .cloned()
+            .unwrap_or_default();
+        if now.since > old.since {
+            old.own_blocks = 0;
+        }
+        old.since = now.since;
+        Some(Self {
+            mapped: old.mapped_blocks as i64,
+            own: old.own_blocks as i64,
+            counted: BTreeSet::new(),
+            was,
+            now,
+            old,
+        })
+    }
+
+    /// A region has another record than before.
+    pub(crate) fn change(&mut self, region: u64, old: Option<&RegionRecord>, new: &RegionRecord) {
+        let before = old.map_or((0, 0), |old| self.old.count(region, old));
+        let after = self.now.count(region, new);
+        self.mapped += after.0 as i64 - before.0 as i64;
+        self.own += after.1 as i64 - before.1 as i64;
+        self.counted.insert(region);
+    }
+
+    /// The ranges as they are recorded now, and as they were.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn end(
+        mut self,
+        live: &LiveDataset,
+        body: u64,
+    ) -> Result<(Option<Box<Preallocated>>, Option<Box<Preallocated>>), FsError> {
+        for range in self.now.beyond(&self.old) {
+            self.count_added(live, body, &range)?;
+        }
+        let blocks = self.now.blocks();
+        self.now.mapped_blocks = u64::try_from(self.mapped).unwrap_or(0).min(blocks);
+        self.now.own_blocks = u64::try_from(self.own).unwrap_or(0).min(self.now.mapped_blocks);
+        let now = (blocks > 0).then(|| Box::new(self.now));
+        Ok((now, self.was))
+    }
+
+    /// Counts what a range that is new has in records which do not change.
+    fn count_added(&mut self, live: &LiveDataset, body: u64, range: &Range<u64>) -> Result<(), FsError> {
+        let dataset = live.dataset.number();
+        let mut from = keys::region(dataset, body, range.start / PER_REGION);
+        let to = keys::region(dataset, body, range.end.div_ceil(PER_REGION));
+        loop {
+            let records = live.dataset.store().scan(&from, &to, RECORDS)?;
+            for (key, value) in &records {
+                let region = keys::parse_region(key)?.2;
+                if self.counted.insert(region) {
+                    let record = decode_region(value)?.record;
+                    let (before, after) = (self.old.count(region, &record), self.now.count(region, &record));
+                    self.mapped += after.0 as i64 - before.0 as i64;
+                    self.own += after.1 as i64 - before.1 as i64;
+                }
+            }
+            let Some((last, _)) = records.last() else {
+                return Ok(());
+            };
+            from = last.to_vec();
+            from.push(0);
+        }
+    }
+}
+
+impl LiveDataset {
+    /// The first chunk whose blocks no snapshot has.
+    pub(crate) fn newest_snapshot(&self) -> u64 {
+        self.dataset.counters().preallocated.since
+    }
+
+    /// Bytes of a write from `offset` on that room is set aside for, where the rest has none.
+    pub(crate) fn preallocated_part(&self, object: &Object, offset: u64, length: usize) -> Option<usize> {
+        let (first, last) = (offset / BLOCK, (offset + length as u64).div_ceil(BLOCK));
+        let end = self.preallocated_end(object, first, last)?;
+        Some((end * BLOCK - offset) as usize)
+    }
+}
+
+impl LiveDataset {
+    /// What an object has preallocated as of the newest commit, as it counts after the newest snapshot.
+    fn counted(&self, number: u64) -> Result<Option<Preallocated>, FsError> {
+        let object = self.object(number)?;
+        let mut counted = match &object.state.lock().recorded_preallocated {
+            Some(recorded) => Preallocated::clone(recorded),
+            None => return Ok(None),
+        };
+        counted.since = counted.since.max(self.newest_snapshot());
+        Ok(Some(counted))
+    }
+
+    /// Whether what is stored anew of a region is stored in its full size, as what room is set aside for; `None`: it is left as it is,
+    /// for some of it would stand for a promise from then on.
+    pub(crate) fn stored_plain(
+        &self,
+        fragment: &Fragment,
+        record: &RegionRecord,
+    ) -> Result<Option<bool>, FsError> {
+        let first = fragment.region * PER_REGION;
+        let counted = self.counted(fragment.object)?;
+        let Some(counted) = counted.filter(|counted| counted.intersects(first, first + PER_REGION)) else {
+            return Ok(Some(false));
+        };
+        let (mapped, own) = counted.count(fragment.region, record);
+        Ok((mapped == own).then_some(true))
+    }
+
+    /// Whether as much of a region stands for promises in another layout. The commit lock is held.
+    pub(crate) fn stays_own(
+        &self,
+        fragment: &Fragment,
+        old: &RegionRecord,
+        laid_out: &RegionRecord,
+    ) -> Result<bool, FsError> {
+        let counted = self.counted(fragment.object)?;
+        Ok(counted.is_none_or(|counted| {
+            counted.count(fragment.region, old) == counted.count(fragment.region, laid_out)
+        }))
+    }
+}

@@ -1,0 +1,372 @@
+//! Changing content: write, truncate, punch, allocate.
+//!
+//! Invariants: what has to be read (the rest of a block that is changed in part) is read before the gate is entered;
+//! room is taken before the first byte is accepted, so that a flush cannot run out of it; the object's inode lock
+//! orders writers. Nothing waits for a commit: a change goes on top of what is frozen.
+
+use std::sync::Arc;
+
+use terrace_store::BLOCK_BYTES;
+
+use super::discard::PORTION_BYTES;
+use crate::{
+    commit::FREED_AT_ONCE_BYTES,
+    live::LiveDataset,
+    objects::{Block, Object, Page, State},
+    posix::FsError,
+    quota::release_blocks,
+    records::{FileKind, REGION_BLOCKS},
+};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Largest file: 4 PiB.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 52;
+/// Bytes taken over at once while the gate is held, so that a freeze waits only briefly.
+const WRITE_BYTES: usize = 1 << 20;
+/// Bytes written in sequence from which on pages are kept in buffers of 128 KiB.
+const STREAM_BYTES: u64 = 128 << 10;
+
+/// What `write` answers where so many bytes were written before something went wrong: an error only where none was.
+pub(crate) fn some_written((done, result): (usize, Result<(), FsError>)) -> Result<usize, FsError> {
+    match (done, result) {
+        (0, Err(error)) => Err(error),
+        (done, _) => Ok(done),
+    }
+}
+
+/// The block at the start or end of a write that is changed only in part, as it was.
+struct Base {
+    block: u64,
+    page: Option<Page>,
+}
+
+impl LiveDataset {
+    /// Writes `data` at `offset`; `after` runs with the state locked, at the moment of each part of the write. Returns how many
+    /// bytes were written, and what went wrong behind them. The caller holds the object's inode lock, exclusively unless these are
+    /// whole blocks.
+    pub(crate) fn write_object(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &[u8],
+        after: &mut dyn FnMut(&mut State),
+    ) -> (usize, Result<(), FsError>) {
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|end| *end <= FILE_BYTES_MAX);
+        if end.is_none() {
+            return (0, Err(FsError::FileTooBig));
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let length = (data.len() - done).min(WRITE_BYTES);
+            let at = offset + done as u64;
+            let written = match self.write_piece(object, at, &data[done..done + length], after) {
+                Ok(()) => Ok(length),
+                Err(error @ (FsError::NoSpace | FsError::QuotaExceeded)) => {
+                    // What room was set aside for has some.
+                    match self.preallocated_part(object, at, length) {
+                        Some(part) => self
+                            .write_piece(object, at, &data[done..done + part], after)
+                            .map(|()| part),
+                        None => Err(error),
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(length) => done += length,
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    fn write_piece(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &[u8],
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let mut bases: [Option<Base>; 2] = [None, None];
+        // Of what was taken, what stands in the place of mapped blocks.
+        let (mut taken, mut over_taken) = (0u64, 0u64);
+        loop {
+            // Room first: an upper bound of what becomes dirty; the rest is given back.
+            let need = (last - first) * BLOCK;
+            let clean = { object.state.lock().data.clean_blocks(first, last) * BLOCK };
+            let want = clean.min(need);
+            if want > taken {
+                let (more, paid) = (want - taken, taken - over_taken);
+                let mut over_now = 0;
+                let mut over = || {
+                    // A commit may have made more blocks clean since they were counted: what is new is paid for first.
+                    let mapped = self.mapped_bytes(object, first, last);
+                    let clean = object.state.lock().data.clean_blocks(first, last) * BLOCK;
+                    over_now = more.saturating_sub(clean.saturating_sub(mapped).saturating_sub(paid));
+                    over_now
+                };
+                let is_preallocated = || self.is_preallocated(object, first, last);
+                if let Err(error) = self.take_room_over(more, &mut over, &is_preallocated) {
+                    self.rooms.give(taken);
+                    return Err(error);
+                }
+                (taken, over_taken) = (want, over_taken + over_now);
+            }
+            let gate = self.enter();
+            let mut state = object.state.lock();
+            if state.freed {
+                self.rooms.give(taken);
+                return Err(FsError::Stale);
+            }
+            if state.data.clean_blocks(first, last) * BLOCK > taken {
+                // A freeze took dirty pages away meanwhile.
+                drop((state, gate));
+                continue;
+            }
+            let partial_first = !offset.is_multiple_of(BLOCK);
+            let partial_last = !end.is_multiple_of(BLOCK);
+            let lacking = [partial_first.then_some(first), partial_last.then_some(last - 1)]
+                .into_iter()
+                .flatten()
+                .find(|block| self.lacks_base(&state, *block, offset, end, &bases));
+            if let Some(block) = lacking {
+                drop((state, gate));
+                match self.read_block(object, block) {
+                    Ok(page) => {
+                        let place = usize::from(bases[0].as_ref().is_some_and(|base| base.block != block));
+                        bases[place] = Some(Base { block, page });
+                    }
+                    Err(error) => {
+                        self.rooms.give(taken);
+                        return Err(error);
+                    }
+                }
+                continue;
+            }
+            let base = |block: u64| {
+                let base = bases.iter().flatten().find(|base| base.block == block)?;
+                base.page.as_ref().map(|page| &page[..])
+            };
+            let became = self.put_pages(object, &mut state, offset, data, base, after);
+            drop((state, gate));
+            if taken > became {
+                self.rooms.give(taken - became);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Makes `data` pages of an object, and returns how many bytes became dirty by it. The gate and the state are held, and
+    /// there is room; `base` has what is below blocks that are written in part.
+    pub(crate) fn put_pages<'a>(
+        &self,
+        object: &Arc<Object>,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        base: impl Fn(u64) -> Option<&'a [u8]>,
+        after: &mut dyn FnMut(&mut State),
+    ) -> u64 {
+        let end = offset + data.len() as u64;
+        state.writes.note(offset, data.len() as u64);
+        let sequential = state.writes.run_bytes() >= STREAM_BYTES;
+        let became = state.data.write(offset, data, sequential, &self.buffers, base) * BLOCK;
+        state.inode.size = state.inode.size.max(end);
+        after(state);
+        self.mark_inode(object, state);
+        self.add_dirty(became);
+        self.queue_ahead(object, state, offset, end);
+        became
+    }
+
+    /// How much of these blocks is mapped and clean, bytes: writing over it makes the dataset no larger. What cannot be looked
+    /// up counts as new.
+    pub(crate) fn mapped_bytes(&self, object: &Arc<Object>, first: u64, last: u64) -> u64 {
+        let per_region = u64::from(REGION_BLOCKS);
+        let regions = first / per_region..last.div_ceil(per_region);
+        let mapped: usize = regions
+            .filter_map(|region| {
+                let mapped = self.mapped_blocks(object, region).ok()?;
+                let state = object.state.lock();
+                let blocks = mapped.iter().zip(region * per_region..);
+                let clean = blocks.filter(|(mapped, block)| {
+                    **mapped && (first..last).contains(block) && !state.data.is_dirty(*block)
+                });
+                Some(clean.count())
+            })
+            .sum();
+        mapped as u64 * BLOCK
+    }
+
+    /// Whether a block that is written in part must be read first: it has content below that is not at hand.
+    fn lacks_base(
+        &self,
+        state: &State,
+        block: u64,
+        offset: u64,
+        end: u64,
+        bases: &[Option<Base>; 2],
+    ) -> bool {
+        if bases.iter().flatten().any(|base| base.block == block) || state.data.is_dirty(block) {
+            return false;
+        }
+        let start = block * BLOCK;
+        let size = state.inode.size;
+        // Nothing of the old content shows: behind the end of the file, or overwritten up to it.
+        if start >= size || (offset <= start && end >= size) {
+            return false;
+        }
+        !matches!(state.data.block(block), Block::Void)
+    }
+
+    /// Sets the size. The caller holds the object's inode lock exclusively.
+    pub(crate) fn truncate_object(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::FileTooBig);
+        }
+        let (old, mapped_bytes) = {
+            let state = object.state.lock();
+            (state.inode.size, state.inode.blocks * BLOCK)
+        };
+        // The whole content of a large file is left to the sweep, and the size of a volume stands in its dataset's record as well.
+        if size > 0 && object.kind == FileKind::File {
+            for end in self.ends_on_the_way(object, size, old)? {
+                self.set_size(object, end, &mut |_| {})?;
+                self.let_go.add_content(PORTION_BYTES);
+                self.commit_let_go()?;
+            }
+        }
+        self.set_size(object, size, after)?;
+        let gone = old.saturating_sub(size).min(mapped_bytes);
+        self.let_go.add_uncounted(gone);
+        self.let_go.add_content(gone.min(PORTION_BYTES));
+        Ok(())
+    }
+
+    fn set_size(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let old = object.state.lock().inode.size;
+        let cut = size < old && !size.is_multiple_of(BLOCK);
+        let mut page = if cut {
+            self.read_block(object, size / BLOCK)?
+        } else {
+            None
+        };
+        if let Some(page) = &mut page {
+            page[(size % BLOCK) as usize..].fill(0);
+        }
+        // Making a file shorter works on a full pool too: the block in its middle uses the reserve.
+        let taken = if page.is_some() && self.take_room(BLOCK).is_ok() {
+            BLOCK
+        } else {
+            0
+        };
+        let gate = self.enter();
+        let mut state = object.state.lock();
+        if state.freed {
+            self.rooms.give(taken);
+            return Err(FsError::Stale);
+        }
+        if size < old {
+            let from = if page.is_some() {
+                size / BLOCK
+            } else {
+                size.div_ceil(BLOCK)
+            };
+            // Dropping everything first lets a kept block be counted once.
+            let gone = state.data.punch(from, u64::MAX, &self.buffers);
+            self.dropped(gone);
+            if let Some(page) = &page {
+                let became = state
+                    .data
+                    .write(size / BLOCK * BLOCK, &page[..], false, &self.buffers, |_| None);
+                self.add_dirty(became * BLOCK);
+                if taken == 0 {
+                    // Nothing was taken: what the commit gives back must not exceed what is held.
+                    self.rooms.force(became * BLOCK);
+                }
+            }
+        } else {
+            self.rooms.give(taken);
+        }
+        if size <= old {
+            release_blocks(&mut state, size.div_ceil(BLOCK), u64::MAX);
+        }
+        state.inode.size = size;
+        if size == 0 && state.recorded_size > FREED_AT_ONCE_BYTES && object.kind == FileKind::File {
+            // The old content is left to the sweep as a whole, however large it is.
+            state.inode.body = self.dataset.next_object();
+        }
+        after(&mut state);
+        self.mark_inode(object, &mut state);
+        drop((state, gate));
+        Ok(())
+    }
+
+    /// Makes `offset..offset + length` read as zero, without a change of size, and gives its room back, unless what is preallocated
+    /// is to stay so. The caller holds the object's inode lock exclusively.
+    pub(crate) fn punch_object(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        length: u64,
+        stays_preallocated: bool,
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let size = object.state.lock().inode.size;
+        let end = offset.checked_add(length).ok_or(FsError::FileTooBig)?;
+        let end = if end >= size { u64::MAX } else { end };
+        let (first, last) = (
+            offset.div_ceil(BLOCK),
+            if end == u64::MAX { u64::MAX } else { end / BLOCK },
+        );
+        let zero = [0u8; BLOCK_BYTES];
+        if offset < size {
+            // The parts of blocks at both ends.
+            let head_end = (first * BLOCK).min(end).min(size);
+            if head_end > offset && !offset.is_multiple_of(BLOCK) {
+                self.zero_part(object, offset, &zero[..(head_end - offset) as usize])?;
+            }
+            if last != u64::MAX && last >= first && last * BLOCK < end {
+                self.zero_part(object, last * BLOCK, &zero[..(end - last * BLOCK) as usize])?;
+            }
+        }
+        let gate = self.enter();
+        let mut state = object.state.lock();
+        if state.freed {
+            return Err(FsError::Stale);
+        }
+        if first < last {
+            let gone = state.data.punch(first, last, &self.buffers);
+            self.dropped(gone);
+        }
+        if !stays_preallocated {
+            // What lies behind the end of the file too, as far as it was asked for.
+            release_blocks(&mut state, offset.div_ceil(BLOCK), (offset + length) / BLOCK);
+        }
+        after(&mut state);
+        self.mark_inode(object, &mut state);
+        drop((state, gate));
+        Ok(())
+    }
+
+    fn zero_part(&self, object: &Arc<Object>, offset: u64, zero: &[u8]) -> Result<(), FsError> {
+        if self.read_block(object, offset / BLOCK)?.is_none() {
+            return Ok(());
+        }
+        self.write_piece(object, offset, zero, &mut |_| {})
+    }
+}
