@@ -16,15 +16,13 @@ mod read_cache;
 #[doc(hidden)]
 pub mod fuzzing;
 
-pub use heat::{Access, HALF_LIFE_MINUTES, Heat, RegionHeat};
-pub use heat::{ChunkHeat, reads_of_piece};
-pub use heat::{ChunkRead, HotChunk, LONG_BLOCKS, ReadAt};
-pub use heat::{Counted, PASSING_READS, Visit, Visits, WALK};
-pub use heat::{Reuse, ReuseSampler};
+pub use heat::{
+    Access, ChunkHeat, ChunkRead, Counted, HALF_LIFE_MINUTES, Heat, HotChunk, LONG_BLOCKS, PASSING_READS,
+    ReadAt, RegionHeat, Reuse, ReuseSampler, Visit, Visits, WALK, reads_of_piece,
+};
 pub use load::{Background, Foreground, Service, Waiting};
 pub use memory::{Admitted, Budget};
-pub use read_cache::ReadAhead;
 pub use read_cache::{
-    Filled, ReadCache, ReadCacheCounters,
+    Filled, ReadAhead, ReadCache, ReadCacheCounters,
     in_order::{Coming, Fetched},
 };

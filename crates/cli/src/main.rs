@@ -5,26 +5,10 @@
 //! without `--yes` or a question answered.
 
 mod arguments;
-mod bench_arguments;
-mod client;
 mod commands;
 mod crash;
 mod daemon;
-mod dataset_arguments;
-mod device_arguments;
-mod flags;
-mod job_arguments;
-mod kept_events;
-mod launch;
-mod local_path;
-mod names;
-mod output;
-mod places;
-mod pool_arguments;
-mod registry;
-mod tree_copy;
-mod verify_arguments;
-mod via;
+mod machine;
 
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
@@ -35,7 +19,7 @@ use crate::arguments::Arguments;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let words = match commands::mount_helper::translate(&words) {
+    let words = match commands::data::mount_helper::translate(&words) {
         Ok(words) if words.is_empty() => return ExitCode::SUCCESS,
         Ok(words) => words,
         Err(failure) => return report(&failure),

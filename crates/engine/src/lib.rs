@@ -24,16 +24,12 @@ pub use devices::{
 };
 pub use engine::{Engine, FormatNews};
 pub use error::EngineError;
-pub use integrity::DamagedFile;
-pub use integrity::{VerifyReport, verify};
-pub use lifecycle::OpenOptions;
-pub use lifecycle::RewindOutlook;
-pub use lifecycle::{PoolSpec, TierSpec};
+pub use integrity::{DamagedFile, VerifyReport, verify};
+pub use lifecycle::{OpenOptions, PoolSpec, RewindOutlook, TierSpec, pool_properties};
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
 pub use reporting::{
-    DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, ScrubStatus,
-    ScrubbedDevice, Status, TierStatus,
+    DatasetStatus, DeviceStatus, Entry, IoCounters, JobStatus, KeepEvents, LostStatus, MemoryStatus,
+    SCRUB_JOB, ScrubStatus, ScrubbedDevice, Status, TierStatus, Unwritten, durability_in_words, loss_window,
+    rfc3339,
 };
-pub use reporting::{Entry, KeepEvents, Unwritten, rfc3339};
-pub use reporting::{SCRUB_JOB, durability_in_words, loss_window};
 pub use terrace_chunk::{FORMAT_NEWEST, Plight};

@@ -19,15 +19,10 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use content::DatasetPast;
-pub use content::Files;
-pub use content::{Past, PastView, split_name};
-pub use content::{VOLUME_NAME, VOLUME_OBJECT, VolumeFile};
-pub use mount::FuseError;
-pub use mount::{LoopDevice, LoopError, tell_read_only};
-pub use mount::{MOUNT_KIND, UnmountMode, check_available, clear_stale};
-pub use mount::{MemoryCount, MountOptions};
-pub use mount::{MountEntry, mount_at, mounts};
-pub use mount::{Session, mount};
+pub use content::{DatasetPast, Files, Past, PastView, VOLUME_NAME, VOLUME_OBJECT, VolumeFile, split_name};
+pub use mount::{
+    FuseError, LoopDevice, LoopError, MOUNT_KIND, MemoryCount, MountEntry, MountOptions, Session,
+    UnmountMode, check_available, clear_stale, mount, mount_at, mounts, tell_read_only,
+};
 pub use server::Content;
 pub use transport::{RingSwitch, ring_switch};

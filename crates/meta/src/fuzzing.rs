@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::table::Head;
-use crate::table::{BlockCursor, find};
 use crate::{
-    Extent, ExtentStorage, MemoryExtents, Options, PREFACE_BYTES, Preface, Salvage, Tree, runs::manifest,
+    Extent, ExtentStorage, MemoryExtents, Options, PREFACE_BYTES, Preface, Salvage, Tree,
+    runs::manifest,
+    table::{BlockCursor, Head, find},
 };
 
 /// Where the head of a table lies, as [`head`] reads it.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_fuzz::fuzz;
 
-use crate::entries::OperationRef;
-use crate::table::BlockBuilder;
-use crate::table::TableWriter;
-use crate::{MemoryExtents, Operation, Options, PREFACE_BYTES, Progress, Tree, fuzzing};
+use crate::{
+    MemoryExtents, Operation, Options, PREFACE_BYTES, Progress, Tree,
+    entries::OperationRef,
+    fuzzing,
+    table::{BlockBuilder, TableWriter},
+};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 

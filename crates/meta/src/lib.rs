@@ -23,15 +23,10 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use entries::Key;
-pub use entries::Value;
-pub use entries::{Operation, decode_count, encode_count};
+pub use entries::{Key, Operation, Value, decode_count, encode_count};
 pub use error::MetaError;
 pub use options::{Options, Progress, Usage};
-pub use storage::{Extent, ExtentError, ExtentRead, ExtentStorage};
-pub use storage::{ExtentCounters, MemoryExtents};
-pub use table::UnreadableExtent;
-pub use table::{PREFACE_BYTES, Preface};
+pub use storage::{Extent, ExtentCounters, ExtentError, ExtentRead, ExtentStorage, MemoryExtents};
+pub use table::{PREFACE_BYTES, Preface, UnreadableExtent};
 pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};
-pub use upkeep::{LoggedChange, Salvage};
-pub use upkeep::{VerifyCursor, VerifyReport};
+pub use upkeep::{LoggedChange, Salvage, VerifyCursor, VerifyReport};

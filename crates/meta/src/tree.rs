@@ -3,24 +3,27 @@
 //! Invariants: batches enter one at a time, in order of their sequences; a reader takes one [`State`] and sees what it
 //! held, whatever happens meanwhile; no lock that readers take is held across a read or write of the storage.
 
-use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::{
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
-use crate::entries::Memtable;
-use crate::runs::{Access, RunCursor};
-use crate::runs::{Folded, MemoryCursor, MergeCursor, Source};
-use crate::runs::{Layer, Version};
-use crate::runs::{Manifest, Piece, manifest};
-use crate::table::BlockCache;
-use crate::table::Unreadable;
-use crate::table::filter_hash;
-use crate::table::{Released, TableReader};
-use crate::upkeep::Worker;
-use crate::{Extent, ExtentStorage, Key, MetaError, Operation, Options, Usage, Value, decode_count};
+use crate::{
+    Extent, ExtentStorage, Key, MetaError, Operation, Options, Usage, Value, decode_count,
+    entries::Memtable,
+    runs::{
+        Access, Folded, Layer, Manifest, MemoryCursor, MergeCursor, Piece, RunCursor, Source, Version,
+        manifest,
+    },
+    table::{BlockCache, Released, TableReader, Unreadable, filter_hash},
+    upkeep::Worker,
+};
 
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 1024;

@@ -15,8 +15,7 @@ use std::fmt;
 use terrace_device::{Claim, Device, DeviceError};
 
 use self::ends::Ends;
-use crate::PoolState;
-use crate::labels::LabelCopies;
+use crate::{PoolState, labels::LabelCopies};
 
 /// What a device holds, in words that go on after "holds".
 #[derive(Debug, Clone, PartialEq, Eq)]

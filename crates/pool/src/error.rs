@@ -2,9 +2,10 @@
 
 use terrace_device::DeviceError;
 
-use crate::SegmentId;
-use crate::ondisk::LabelError;
-use crate::ondisk::root;
+use crate::{
+    SegmentId,
+    ondisk::{LabelError, root},
+};
 
 /// An operation on a pool that failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -3,8 +3,7 @@
 //!
 //! Invariant: a function panics only where something is wrong with the parser.
 
-use crate::ondisk::Label;
-use crate::ondisk::{decode_root, encode_root};
+use crate::ondisk::{Label, decode_root, encode_root};
 
 const SUM_BYTES: usize = 32;
 /// The pool that all roots are of.

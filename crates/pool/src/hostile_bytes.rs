@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use terrace_fuzz::fuzz;
 
-use crate::ondisk::encode_root;
-use crate::ondisk::{Label, Member};
-use crate::{PoolState, TierSettings, fuzzing};
+use crate::{
+    PoolState, TierSettings, fuzzing,
+    ondisk::{Label, Member, encode_root},
+};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 

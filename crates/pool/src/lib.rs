@@ -20,24 +20,19 @@ pub mod fuzzing;
 mod hostile_bytes;
 
 pub use content::Content;
-pub use devices::DeviceInfo;
-pub use devices::{CounterValues, DeviceState};
+pub use devices::{CounterValues, DeviceInfo, DeviceState};
 pub use error::PoolError;
-pub use labels::FrontDamage;
-pub use labels::Presence;
-pub use labels::mark_destroyed;
-pub use lifecycle::DeviceAdd;
-pub use lifecycle::{CreateOptions, OpenOptions, check_device_size};
-pub use lifecycle::{FoundDevice, FoundPool, is_pool_member, scan};
-pub use ondisk::ROOT_BYTES_MAX;
-pub use ondisk::{COPIES_MAX, HIGH_WATER_DEFAULT, LOW_WATER_DEFAULT, TierSettings};
-pub use ondisk::{DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_AREA_OFFSET};
-pub use ondisk::{Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState};
-pub use ondisk::{SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite};
+pub use labels::{FrontDamage, Presence, mark_destroyed};
+pub use lifecycle::{
+    CreateOptions, DeviceAdd, FoundDevice, FoundPool, OpenOptions, check_device_size, is_pool_member, scan,
+};
+pub use ondisk::{
+    COPIES_MAX, DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, HIGH_WATER_DEFAULT, LABEL_BYTES, LOW_WATER_DEFAULT,
+    Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState, ROOT_BYTES_MAX, SEGMENT_AREA_OFFSET,
+    SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
+};
 pub use pool::{Parallelism, Pool, TierInfo};
-pub use space::{ContentRoom, Freed};
-pub use space::{Landing, landing_tier};
-pub use space::{Request, TierChoice};
+pub use space::{ContentRoom, Freed, Landing, Request, TierChoice, landing_tier};
 
 /// The identity of a pool: 128 random bits.
 pub type PoolId = [u8; 16];

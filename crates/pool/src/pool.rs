@@ -3,22 +3,25 @@
 //! Invariants: the description in RAM equals the newest confirmed labels; no lock is held across reads, writes and
 //! flushes of segments (only changes of labels and roots are serialised across their I/O).
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_device::DEVICE_BLOCK_BYTES;
 
-use crate::devices::OpenDevice;
-use crate::devices::count;
-use crate::lifecycle::Roots;
-use crate::ondisk::Label;
-use crate::space::Allocator;
 use crate::{
     ContentRoom, CounterValues, DeviceInfo, DeviceState, Freed, PoolError, PoolId, PoolState, Presence,
     Request, SegmentId, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
+    devices::{OpenDevice, count},
+    lifecycle::Roots,
+    ondisk::Label,
+    space::Allocator,
 };
 
 /// Whether a flush of several devices uses threads.

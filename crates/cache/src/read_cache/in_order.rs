@@ -8,8 +8,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, ChunkPart, Store, StoreError};
 
-use super::rescue::rescue;
-use super::{Filled, Key, ReadCache, cut};
+use super::{Filled, Key, ReadCache, cut, rescue::rescue};
 
 /// A chunk, or some blocks of it, that was fetched.
 struct Piece {

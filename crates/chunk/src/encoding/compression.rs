@@ -3,8 +3,10 @@
 //! Invariants: what decompresses is exactly as long as the record says, or an error; the output buffer is bounded by
 //! [`CHUNK_BYTES_MAX`]. Of a beginning nobody knows whether the rest would decompress: who takes it compares its sums.
 
-use std::cell::RefCell;
-use std::ffi::{c_char, c_int};
+use std::{
+    cell::RefCell,
+    ffi::{c_char, c_int},
+};
 
 use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, Compression, Trial};

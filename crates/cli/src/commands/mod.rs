@@ -1,36 +1,9 @@
 //! The commands: each takes its arguments, asks the daemon (or acts itself where there is none), and prints.
 
-mod bench;
-mod bench_jobs;
-mod blocks;
-mod datasets;
-mod demo;
-mod demo_checks;
-mod devices;
-mod doctor;
-mod ending;
-mod events;
-mod files;
-mod heat;
-mod iostat;
-mod lost;
-pub mod mount_helper;
-mod mounts;
-mod pools;
-mod properties;
-mod rebuild;
-mod rewind;
-mod running;
-mod scratch;
-mod shell;
-mod status;
-mod tiers;
-mod top;
-mod top_screen;
-mod upgrade;
-mod upkeep;
-mod verify;
-mod whereabouts;
+pub mod data;
+mod pool;
+mod tools;
+mod watch;
 
 use std::{cell::RefCell, collections::BTreeSet, process::ExitCode};
 
@@ -38,12 +11,9 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use crate::{
-    arguments::{Arguments, Command, DebugCommand},
-    client::Client,
+    arguments::{Arguments, Command, DebugCommand, names},
     daemon,
-    launch::Accepted,
-    names,
-    places::Places,
+    machine::{Accepted, Client, Places},
 };
 
 /// What every command needs.
@@ -119,8 +89,12 @@ fn tell_note(answer: &Value) {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     // These need no state directory.
     match &arguments.command {
-        Command::Completions { shell } => return shell::completions(*shell).map(|()| ExitCode::SUCCESS),
-        Command::Man { directory } => return shell::man(directory.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => {
+            return tools::shell::completions(*shell).map(|()| ExitCode::SUCCESS);
+        }
+        Command::Man { directory } => {
+            return tools::shell::man(directory.as_deref()).map(|()| ExitCode::SUCCESS);
+        }
         _ => {}
     }
     let session = Session::new(arguments.json)?;
@@ -134,44 +108,44 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
     let done = |outcome: Result<(), Failure>| outcome.map(|()| ExitCode::SUCCESS);
     match command {
-        Command::Pool(command) => done(pools::run(session, command)),
-        Command::Tier(command) => done(tiers::tier(session, command)),
-        Command::Fs(command) => done(datasets::fs(session, command)),
-        Command::Volume(command) => done(datasets::volume(session, command)),
-        Command::List(arguments) => done(datasets::list(session, &arguments)),
-        Command::Get(arguments) => done(properties::get_or_copy(session, &arguments)),
-        Command::Set { words } => done(properties::set(session, &words)),
-        Command::Inherit(arguments) => done(properties::inherit(session, &arguments)),
-        Command::Rename { from, to } => done(datasets::rename(session, &from, &to)),
+        Command::Pool(command) => done(pool::pools::run(session, command)),
+        Command::Tier(command) => done(pool::tiers::tier(session, command)),
+        Command::Fs(command) => done(data::datasets::fs(session, command)),
+        Command::Volume(command) => done(data::datasets::volume(session, command)),
+        Command::List(arguments) => done(data::datasets::list(session, &arguments)),
+        Command::Get(arguments) => done(data::properties::get_or_copy(session, &arguments)),
+        Command::Set { words } => done(data::properties::set(session, &words)),
+        Command::Inherit(arguments) => done(data::properties::inherit(session, &arguments)),
+        Command::Rename { from, to } => done(data::datasets::rename(session, &from, &to)),
         Command::Destroy {
             target,
             recursive,
             consent,
-        } => done(datasets::destroy(session, &target, recursive, consent)),
+        } => done(data::datasets::destroy(session, &target, recursive, consent)),
         Command::Snapshot {
             snapshot,
             recursive,
             note,
-        } => done(datasets::snapshot(session, &snapshot, recursive, &note)),
+        } => done(data::datasets::snapshot(session, &snapshot, recursive, &note)),
         Command::Mount {
             dataset,
             directory,
             options,
-        } => done(mounts::mount(
+        } => done(data::mounts::mount(
             session,
             dataset.as_deref(),
             directory.as_deref(),
             &options,
         )),
-        Command::Unmount { target, force } => done(mounts::unmount(session, &target, force)),
+        Command::Unmount { target, force } => done(data::mounts::unmount(session, &target, force)),
         Command::Attach {
             volume,
             read_only,
             via,
-        } => done(blocks::attach(session, &volume, read_only, via)),
-        Command::Detach { target, force } => done(blocks::detach(session, &target, force)),
-        Command::Serve(arguments) => done(blocks::serve(session, &arguments)),
-        Command::Unserve { volume } => done(blocks::unserve(session, &volume)),
+        } => done(data::blocks::attach(session, &volume, read_only, via)),
+        Command::Detach { target, force } => done(data::blocks::detach(session, &target, force)),
+        Command::Serve(arguments) => done(data::blocks::serve(session, &arguments)),
+        Command::Unserve { volume } => done(data::blocks::unserve(session, &volume)),
         Command::Start {
             pool,
             foreground,
@@ -181,39 +155,39 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             dry_run,
         } => {
             if dry_run {
-                return done(rewind::look(session, &pool));
+                return done(pool::rewind::look(session, &pool));
             }
             let accepted = Accepted::of(degraded, rewind);
-            rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
+            pool::rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
             if foreground {
                 return done(daemon::run(session.places.clone(), &pool, accepted));
             }
-            pools::start(session, &pool, accepted)
+            pool::pools::start(session, &pool, accepted)
         }
-        Command::Stop { pool, force } => done(ending::stop(session, &pool, force)),
-        Command::Status { pool, lost: true } => done(lost::lost(session, pool.as_deref())),
-        Command::Status { pool, .. } => done(status::status(session, pool.as_deref())),
-        Command::Iostat { words, count } => done(iostat::iostat(session, &words, count)),
+        Command::Stop { pool, force } => done(pool::stop::stop(session, &pool, force)),
+        Command::Status { pool, lost: true } => done(watch::lost::lost(session, pool.as_deref())),
+        Command::Status { pool, .. } => done(watch::status::status(session, pool.as_deref())),
+        Command::Iostat { words, count } => done(watch::iostat::iostat(session, &words, count)),
         Command::Top {
             pool,
             interval,
             count,
-        } => done(top::run(session, pool.as_deref(), &interval, count)),
-        Command::Events { pool, follow } => done(events::events(session, pool.as_deref(), follow)),
-        Command::Log { pool } => done(events::command_log(session, &pool)),
+        } => done(watch::top::run(session, pool.as_deref(), &interval, count)),
+        Command::Events { pool, follow } => done(watch::events::events(session, pool.as_deref(), follow)),
+        Command::Log { pool } => done(watch::events::command_log(session, &pool)),
         Command::Where {
             path,
             regions: true,
             from,
             limit,
-        } => done(heat::regions(session, &path, from, limit)),
-        Command::Where { path, .. } => done(whereabouts::where_is(session, &path)),
+        } => done(watch::heat::regions(session, &path, from, limit)),
+        Command::Where { path, .. } => done(data::where_is::where_is(session, &path)),
         Command::Pin {
             path,
             tier,
             dry_run,
             waiting,
-        } => done(upkeep::place(
+        } => done(watch::jobs::place(
             session,
             "pin",
             &path,
@@ -221,12 +195,12 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             dry_run,
             waiting.waits(),
         )),
-        Command::Unpin { path } => done(upkeep::place(session, "unpin", &path, None, false, false)),
+        Command::Unpin { path } => done(watch::jobs::place(session, "unpin", &path, None, false, false)),
         Command::Promote {
             path,
             dry_run,
             waiting,
-        } => done(upkeep::place(
+        } => done(watch::jobs::place(
             session,
             "promote",
             &path,
@@ -238,7 +212,7 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             path,
             dry_run,
             waiting,
-        } => done(upkeep::place(
+        } => done(watch::jobs::place(
             session,
             "demote",
             &path,
@@ -246,32 +220,32 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             dry_run,
             waiting.waits(),
         )),
-        Command::Hold { tag, snapshots } => done(properties::hold(session, &tag, &snapshots, false)),
-        Command::Release { tag, snapshots } => done(properties::hold(session, &tag, &snapshots, true)),
-        Command::Prune { dataset, dry_run } => done(datasets::prune(session, &dataset, dry_run)),
-        Command::Evacuate(arguments) => done(devices::evacuate(session, &arguments)),
-        Command::Jobs(arguments) => done(upkeep::jobs(session, arguments)),
-        Command::Verify(arguments) => verify::verify(session, &arguments),
-        Command::Scrub { pool, waiting } => upkeep::scrub(session, &pool, waiting),
+        Command::Hold { tag, snapshots } => done(data::properties::hold(session, &tag, &snapshots, false)),
+        Command::Release { tag, snapshots } => done(data::properties::hold(session, &tag, &snapshots, true)),
+        Command::Prune { dataset, dry_run } => done(data::datasets::prune(session, &dataset, dry_run)),
+        Command::Evacuate(arguments) => done(pool::devices::evacuate(session, &arguments)),
+        Command::Jobs(arguments) => done(watch::jobs::jobs(session, arguments)),
+        Command::Verify(arguments) => pool::verify::verify(session, &arguments),
+        Command::Scrub { pool, waiting } => watch::jobs::scrub(session, &pool, waiting),
         Command::Compact {
             pool,
             dry_run,
             waiting,
-        } => done(upkeep::compact(session, &pool, dry_run, waiting)),
+        } => done(watch::jobs::compact(session, &pool, dry_run, waiting)),
         Command::Ls {
             paths,
             long,
             recursive,
-        } => done(files::ls(session, &paths, long, recursive)),
-        Command::Cat { paths } => done(files::cat(session, &paths)),
-        Command::Put { target, sources } => done(files::put(session, &target, &sources)),
-        Command::Doctor => doctor::run(session),
+        } => done(data::files::ls(session, &paths, long, recursive)),
+        Command::Cat { paths } => done(data::files::cat(session, &paths)),
+        Command::Put { target, sources } => done(data::files::put(session, &target, &sources)),
+        Command::Doctor => tools::doctor::run(session),
         Command::Demo {
             directory,
             size,
             no_fuse,
-        } => done(demo::run(directory.as_deref(), &size, no_fuse)),
-        Command::Bench(arguments) => done(bench::run(&arguments, session.json)),
+        } => done(tools::demo::run(directory.as_deref(), &size, no_fuse)),
+        Command::Bench(arguments) => done(tools::bench::run(&arguments, session.json)),
         Command::Debug(DebugCommand::Panic { pool }) => done(
             Client::open(&session.places, &pool)?
                 .call("debug_panic", json!({}))

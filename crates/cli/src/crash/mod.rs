@@ -15,10 +15,7 @@ use terrace_engine::{Unwritten, rfc3339};
 
 use report::{Cause, UnexpectedEnd};
 
-use crate::{
-    kept_events::KeptEvents,
-    places::{Places, make_private, replace_file},
-};
+use crate::machine::{KeptEvents, Places, make_private, replace_file};
 
 /// So many aborts end the automatic start…
 const ABORTS_MAX: usize = 3;

@@ -4,31 +4,10 @@
 //! everything was unmounted (or given up by force) and the pool was closed; what it was asked to mount, attach or
 //! serve is written down before it is done, so that a killed daemon's mounts, devices and services come back.
 
-mod allocator;
-mod answers;
 mod blocks;
-mod content_places;
-mod datasets;
-mod descriptors;
-mod device_users;
-mod devices;
-mod ending;
-mod files;
-mod heat;
-mod loss;
-mod mount_within;
 mod mounting;
-mod moves;
-mod paths;
-mod placement;
-mod properties;
-mod read_ahead;
-mod readonly;
-mod remembered;
-mod stored_once;
-mod subject;
-mod upkeep;
-mod whereabouts;
+mod requests;
+mod support;
 
 use std::{
     path::{Path, PathBuf},
@@ -47,19 +26,15 @@ use terrace_engine::{Engine, EngineError, OpenOptions, Unwritten};
 use terrace_pool::{DeviceState, PoolError};
 use terrace_store::StoreError;
 
+pub use crate::daemon::support::{device_paths, failed as failure_of};
 use crate::{
     crash::{Crashes, Watch},
-    kept_events::KeptEvents,
-    launch::{self, Accepted, Readiness},
-    places::Places,
-    registry::{KnownPool, Registry},
+    daemon::support::{Parameters, failed},
+    machine::{Accepted, KeptEvents, KnownPool, Places, Readiness, Registry, launch},
 };
-pub use answers::failed as failure_of;
-use answers::{Parameters, failed};
 use blocks::Blocks;
 pub use blocks::clear_dead as clear_dead_blocks;
 use mounting::Mounts;
-pub use whereabouts::device_paths;
 
 /// How long open requests may take to end after `stop`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -82,8 +57,8 @@ pub struct Daemon {
 
 /// Runs the daemon in this process until it is told to stop.
 pub fn run(places: Places, pool: &str, accepted: Accepted) -> Result<(), Failure> {
-    allocator::give_memory_back();
-    descriptors::raise_limit();
+    support::allocator::give_memory_back();
+    support::descriptors::raise_limit();
     let background = std::env::var_os("TERRACE_READY").is_some();
     let started = start(&places, pool, accepted);
     let tell = |readiness: &Readiness| {
@@ -146,7 +121,7 @@ fn start<'a>(places: &'a Places, pool: &'a str, accepted: Accepted) -> Result<St
     let options = OpenOptions {
         degraded: accepted.degraded,
         rewind: accepted.rewind,
-        owner: crate::places::own_ids(),
+        owner: crate::machine::own_ids(),
         events: Some(Arc::new(KeptEvents::of(places, pool))),
         owns_process: true,
         ..OpenOptions::default()
@@ -188,7 +163,7 @@ fn start<'a>(places: &'a Places, pool: &'a str, accepted: Accepted) -> Result<St
 /// Takes the pool's lock. One that is held by a process that is gone is waited for: its last threads are ending, or
 /// a command just looks whether it is held.
 fn take_lock(path: &Path) -> std::io::Result<Result<RunLock, Option<ProcessId>>> {
-    let deadline = Instant::now() + crate::launch::PATIENCE;
+    let deadline = Instant::now() + crate::machine::PATIENCE;
     loop {
         match RunLock::acquire(path)? {
             Err(holder)
@@ -441,11 +416,11 @@ impl Daemon {
             "ping" => self.ping(parameters),
             "check_stop" => self.check_stop(parameters.flag("force")?, parameters.flag("spare_clients")?),
             "stop" => self.stop(parameters.flag("force")?, parameters.flag("spare_clients")?),
-            "status" => Ok(self.with_blocks(answers::encode(&self.status())?)),
-            "io_counters" => answers::encode(&self.engine.io_counters()),
+            "status" => Ok(self.with_blocks(support::answers::encode(&self.status())?)),
+            "io_counters" => support::answers::encode(&self.engine.io_counters()),
             "events" => self.events(parameters, exchange),
             "command_log" => self.command_log(),
-            "jobs" => answers::encode(&self.engine.jobs()),
+            "jobs" => support::answers::encode(&self.engine.jobs()),
             "job_action" => self.job_action(parameters),
             "scrub" => self.scrub(parameters, exchange),
             "compact" => self.compact(parameters, exchange),

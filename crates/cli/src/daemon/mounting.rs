@@ -6,6 +6,7 @@
 //! of a mount, and would not learn what another changes.
 
 mod bring_back;
+mod mount_within;
 mod options;
 mod remount;
 
@@ -25,16 +26,11 @@ use terrace_dataset::At;
 use terrace_engine::Engine;
 use terrace_fuse::{Content, DatasetPast, FuseError, Past, Session, UnmountMode};
 
+pub(super) use self::mount_within::mount_within;
 use self::options::{is_read_only, is_remount, understand};
-use super::{
-    answers::{Parameters, failed},
-    mount_within::mount_within,
-    read_ahead,
-    remembered::{Missing, identity_of},
-};
 use crate::{
-    places::Places,
-    registry::{KnownMount, Registry},
+    daemon::support::{Missing, Parameters, failed, identity_of, read_ahead},
+    machine::{KnownMount, Places, Registry},
 };
 
 struct Mounted {

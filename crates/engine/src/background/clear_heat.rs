@@ -6,8 +6,7 @@
 use terrace_dataset::keys;
 use terrace_store::Batch;
 
-use crate::EngineError;
-use crate::engine::Engine;
+use crate::{EngineError, engine::Engine};
 
 /// The labels' property that keeps when all heat was forgotten, minutes.
 const CLEARED: &str = "heat.cleared_minutes";

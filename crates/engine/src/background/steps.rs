@@ -9,8 +9,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use terrace_chunk::Step;
 use terrace_dataset::Progress;
 
-use crate::{EngineError, reporting::resident_bytes};
-use crate::{engine::Engine, lifecycle::shares_of_store};
+use crate::{EngineError, engine::Engine, lifecycle::shares_of_store, reporting::resident_bytes};
 
 /// Most records that one step of background freeing changes.
 const SWEEP_RECORDS: usize = 1000;

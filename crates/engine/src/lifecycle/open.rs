@@ -17,13 +17,12 @@ use terrace_mover::Mover;
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 use terrace_store::Store;
 
-use super::pool_properties;
-use super::settings::DEVICE_TIMEOUT_DEFAULT;
-use crate::engine::Engine;
+use super::{pool_properties, settings::DEVICE_TIMEOUT_DEFAULT};
 use crate::{
     EngineError, OpenOptions, PoolSpec,
     background::Workers,
     devices::{Joining, JoiningDevice, Leaving, Resilvering, by_tier, undo},
+    engine::Engine,
     integrity::{Met, Scrub},
     reporting::{Alarms, Journal, given_up_in_words},
     resident::Resident,

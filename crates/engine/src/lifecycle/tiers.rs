@@ -6,8 +6,7 @@ use terrace_device::format_size;
 use terrace_mover::TierPolicy;
 use terrace_pool::{Landing, TierSettings, landing_tier};
 
-use crate::EngineError;
-use crate::engine::Engine;
+use crate::{EngineError, engine::Engine};
 
 impl Engine {
     /// Changes the settings of a tier; in force at once. Returns the tiers on which something lands no more, as it lands on this

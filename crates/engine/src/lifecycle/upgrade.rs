@@ -2,8 +2,7 @@
 //!
 //! Invariant: a pool changes its version only when somebody asks for it.
 
-use crate::EngineError;
-use crate::engine::Engine;
+use crate::{EngineError, engine::Engine};
 
 /// What a format version brings, in words.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -3,8 +3,8 @@
 
 use std::{
     ffi::CString,
-    fs, io,
-    io::IoSliceMut,
+    fs,
+    io::{self, IoSliceMut},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::ffi::OsStrExt,

@@ -4,8 +4,7 @@
 //! Invariants: ordered as the byte string it stands for; what an inline key does not use is zero, so that two of them are
 //! compared as words, eight bytes at a time.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
+use std::{borrow::Borrow, cmp::Ordering};
 
 use bytes::Bytes;
 

@@ -4,14 +4,18 @@
 //! a sequence above `visible`, and becomes visible at its last one; a version that a running scan may still need
 //! is kept behind the newer one. A version is already folded with all older ones of the same key *in this memtable*.
 
-use std::collections::{BTreeMap, btree_map::Entry};
-use std::ops::Bound;
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    ops::Bound,
+};
 
 use parking_lot::{Mutex, RwLock};
 
 use super::key::Key;
-use crate::Operation;
-use crate::table::{GrowingFilter, filter_hash};
+use crate::{
+    Operation,
+    table::{GrowingFilter, filter_hash},
+};
 
 /// Operations put in under one hold of the lock.
 const OPERATIONS_PER_HOLD: usize = 512;

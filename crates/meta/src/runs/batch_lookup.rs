@@ -6,15 +6,15 @@
 //! any copy, before it is an error; at most [`HELD_BYTES`] of heads and as much of blocks are held at a time (or one, if
 //! it is larger), and at most three times as much is read for them; the answers are those of one look-up after the other.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
-use super::get_many::Wanted;
-use super::run::Run;
-use crate::table::{Head, Table, TableReader, find_in};
-use crate::{ExtentRead, MetaError};
+use super::{get_many::Wanted, run::Run};
+use crate::{
+    ExtentRead, MetaError,
+    table::{Head, Table, TableReader, find_in},
+};
 
 /// Heads held by a stretch at most, and blocks, bytes.
 const HELD_BYTES: u64 = 1 << 20;

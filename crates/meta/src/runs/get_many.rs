@@ -6,12 +6,16 @@
 
 use bytes::Bytes;
 
-use super::batch_lookup::Stretch;
-use super::run::Run;
-use super::version::{Layer, Version};
-use crate::table::TableReader;
-use crate::tree::{State, Tree};
-use crate::{MetaError, Operation, Value, decode_count};
+use super::{
+    batch_lookup::Stretch,
+    run::Run,
+    version::{Layer, Version},
+};
+use crate::{
+    MetaError, Operation, Value, decode_count,
+    table::TableReader,
+    tree::{State, Tree},
+};
 
 /// One key on its way through the layers.
 pub(crate) struct Wanted<'a> {

@@ -12,10 +12,14 @@ use bytes::Bytes;
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::run::Run;
-use super::version::{Layer, Merge, Version};
-use crate::table::{Released, Table, TableFacts, read_key, write_key};
-use crate::{Extent, KEY_BYTES_MAX, MetaError, PREFACE_BYTES};
+use super::{
+    run::Run,
+    version::{Layer, Merge, Version},
+};
+use crate::{
+    Extent, KEY_BYTES_MAX, MetaError, PREFACE_BYTES,
+    table::{Released, Table, TableFacts, read_key, write_key},
+};
 
 const MAGIC: u32 = 0x3246_4d54; // "TMF2"
 /// Longest manifest that is kept in one piece, bytes.

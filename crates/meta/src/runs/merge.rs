@@ -3,14 +3,13 @@
 //! Invariant: for each key the operations of all sources are folded from the newest down to the first that is not an
 //! addition; a key comes once, keys ascend.
 
-use std::ops::Bound;
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 
 use super::run::RunCursor;
-use crate::entries::Key;
-use crate::entries::Memtable;
-use crate::entries::OperationRef;
-use crate::{MetaError, Operation, Value};
+use crate::{
+    MetaError, Operation, Value,
+    entries::{Key, Memtable, OperationRef},
+};
 
 /// Entries taken from a memtable under one hold of its lock, at first and at most.
 const PAGE_FIRST: usize = 16;

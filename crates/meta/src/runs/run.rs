@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::entries::OperationRef;
-use crate::table::{BlockCursor, Malformed};
-use crate::table::{Head, Table, TableReader, malformed};
-use crate::{MetaError, Operation};
+use crate::{
+    MetaError, Operation,
+    entries::OperationRef,
+    table::{BlockCursor, Head, Malformed, Table, TableReader, malformed},
+};
 
 /// Bytes read at once by a merge.
 const MERGE_WINDOW_BYTES: u32 = 256 << 10;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::run::Run;
-use crate::table::{Table, TableReader};
-use crate::{MetaError, Operation};
+use crate::{
+    MetaError, Operation,
+    table::{Table, TableReader},
+};
 
 /// Runs that are being merged into one, slice by slice.
 #[derive(Clone)]

@@ -9,8 +9,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use crate::entries::OperationRef;
-use crate::{KEY_BYTES_MAX, decode_count};
+use crate::{KEY_BYTES_MAX, decode_count, entries::OperationRef};
 
 const RESTART_INTERVAL: usize = 16;
 const KIND_PUT: u64 = 0;

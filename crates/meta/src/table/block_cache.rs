@@ -3,12 +3,13 @@
 //! Invariants: holds only verified content, each item in a buffer of its own (never a slice that keeps a larger one
 //! alive); hashing and sharding do not depend on the machine, so that a simulation reads the same blocks again.
 
-use std::hash::BuildHasherDefault;
-use std::sync::Arc;
+use std::{hash::BuildHasherDefault, sync::Arc};
 
 use bytes::Bytes;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::{
+    OptionsBuilder, Weighter,
+    sync::{Cache, DefaultLifecycle},
+};
 use terrace_codec::NumberHasher;
 
 use super::reader::Head;

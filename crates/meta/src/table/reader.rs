@@ -6,23 +6,28 @@
 //! Invariants: nothing of a table is used before it matched the sum held one step nearer to the manifest; a table
 //! that was replaced gives its extent back when the last reader lets go of it.
 
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::block::{BlockCursor, Malformed, find, shared_bytes};
-use super::block_cache::{BlockCache, HEAD_PLACE, Item};
-use super::filter::Filter;
-use super::unreadable::Unreadable;
-use crate::entries::OperationRef;
+use super::{
+    block::{BlockCursor, Malformed, find, shared_bytes},
+    block_cache::{BlockCache, HEAD_PLACE, Item},
+    filter::Filter,
+    unreadable::Unreadable,
+};
 use crate::{
     Extent, ExtentError, ExtentRead, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES,
-    Preface, Value,
+    Preface, Value, entries::OperationRef,
 };
 
 const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"

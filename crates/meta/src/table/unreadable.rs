@@ -3,13 +3,14 @@
 //! Invariants: a place stays known until it was read, or its table is not part of the tree any more; at most a hundred are kept; readers of
 //! what is sound take no lock while there is none.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
 
-use crate::Extent;
-use crate::tree::Tree;
+use crate::{Extent, tree::Tree};
 
 /// Places that are kept.
 const PLACES_MAX: usize = 100;

@@ -4,11 +4,12 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::block::BlockBuilder;
-use super::filter::{filter_bytes, filter_hash};
-use super::reader::{TableFacts, encode_head};
-use crate::entries::OperationRef;
-use crate::{Extent, PREFACE_BYTES};
+use super::{
+    block::BlockBuilder,
+    filter::{filter_bytes, filter_hash},
+    reader::{TableFacts, encode_head},
+};
+use crate::{Extent, PREFACE_BYTES, entries::OperationRef};
 
 /// Builds the content of one table.
 pub(crate) struct TableWriter {

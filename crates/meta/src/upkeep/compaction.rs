@@ -9,23 +9,21 @@
 //! Invariants: only one step runs at a time, and only steps change the layers; a failed step changes nothing; a
 //! deletion is dropped only where nothing older can lie below.
 
-use std::collections::BTreeSet;
-use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::{
+    collections::BTreeSet,
+    ops::Bound,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::Bytes;
 
-use crate::entries::Key;
-use crate::entries::Memtable;
-use crate::entries::OperationRef;
-use crate::runs::{Access, Run, RunCursor};
-use crate::runs::{Folded, MergeCursor, Source};
-use crate::runs::{Layer, Merge, Version};
-use crate::table::Table;
-use crate::table::TableWriter;
-use crate::tree::{State, Tree};
-use crate::{Extent, MetaError, Operation, Progress, Value};
+use crate::{
+    Extent, MetaError, Operation, Progress, Value,
+    entries::{Key, Memtable, OperationRef},
+    runs::{Access, Folded, Layer, Merge, MergeCursor, Run, RunCursor, Source, Version},
+    table::{Table, TableWriter},
+    tree::{State, Tree},
+};
 
 /// The least that a step works on, bytes.
 const BUDGET_BYTES_MIN: usize = 4 << 10;

@@ -4,15 +4,17 @@
 //! Invariants: only bytes that match their sums are written; the tree is the same before and after, whatever fails in
 //! between; no step runs meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering},
+};
 
-use crate::runs::Run;
-use crate::runs::{Layer, Version};
-use crate::table::{Table, TableFacts};
-use crate::tree::Tree;
-use crate::{Extent, MetaError, PREFACE_BYTES};
+use crate::{
+    Extent, MetaError, PREFACE_BYTES,
+    runs::{Layer, Run, Version},
+    table::{Table, TableFacts},
+    tree::Tree,
+};
 
 /// Bytes read at once.
 const WINDOW_BYTES: u32 = 256 << 10;

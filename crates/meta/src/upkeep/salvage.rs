@@ -8,18 +8,16 @@
 //! speak for its keys; memory is bounded by the block cache and one block for each table that holds the key being read.
 //! Additions are left out: counts cannot be trusted when some of their parts may be missing.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::entries::OperationRef;
-use crate::table::BlockCache;
-use crate::table::BlockCursor;
-use crate::table::Unreadable;
-use crate::table::{Head, Released, Table, TableFacts, TableReader};
-use crate::{Extent, ExtentStorage, KEY_BYTES_MAX, Preface};
+use crate::{
+    Extent, ExtentStorage, KEY_BYTES_MAX, Preface,
+    entries::OperationRef,
+    table::{BlockCache, BlockCursor, Head, Released, Table, TableFacts, TableReader, Unreadable},
+};
 
 /// Most ranges of lost keys that are kept apart; beyond, the last one is widened.
 const LOST_MAX: usize = 10_000;

@@ -1,10 +1,8 @@
 //! Verification: reads every block of every copy of every table, a bounded piece at a time.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
-use crate::table::Table;
-use crate::{MetaError, Tree};
+use crate::{MetaError, Tree, table::Table};
 
 /// Copies of an extent at most: a bound for a storage that never says `None`.
 const COPIES_MAX: u32 = 16;

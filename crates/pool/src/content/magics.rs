@@ -6,8 +6,10 @@
 //! Invariant: a name is a help only. Whether a device is refused does not hang on it unless the signature lies outside of the first and
 //! last MiB.
 
-use super::details::{self, Detail};
-use super::ends::Ends;
+use super::{
+    details::{self, Detail},
+    ends::Ends,
+};
 
 /// Where a signature lies.
 enum Place {

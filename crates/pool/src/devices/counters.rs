@@ -1,7 +1,9 @@
 //! What happened on a device since the pool was opened.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
 
 /// Whether a device can be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,18 +3,26 @@
 //! Invariants: counters and state change with atomics only, never under a lock; a device that failed to write or
 //! flush is not given new segments; one that does not answer ([`Watch`]) is asked for nothing.
 
-use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::{
+    fmt::Display,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+    },
+    time::Instant,
+};
 
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
 
-use super::counters::{Counters, count, count_time};
-use super::flusher::{Asked, Flusher};
-use super::watch::{Kind, Turn, UnderWay, Watch};
-use crate::ondisk::SEGMENT_AREA_OFFSET;
-use crate::{CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite};
+use super::{
+    counters::{Counters, count, count_time},
+    flusher::{Asked, Flusher},
+    watch::{Kind, Turn, UnderWay, Watch},
+};
+use crate::{
+    CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite,
+    ondisk::SEGMENT_AREA_OFFSET,
+};
 
 /// A device of the pool as it is now.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,8 +8,10 @@
 //! asked again once it has answered what it was asked before; the only device of a pool is asked all the same, since nothing is won by
 //! errors that waiting spares; time that the looking thread slept through does not count against a device.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Instant,
+};
 
 use parking_lot::Mutex;
 

@@ -6,9 +6,10 @@
 use terrace_device::Device;
 
 use super::label_io::LabelCopies;
-use crate::ondisk::{LABEL_OFFSETS, end_label_offset};
-use crate::ondisk::{Label, LabelError};
-use crate::{PoolError, PoolState, format_id};
+use crate::{
+    PoolError, PoolState, format_id,
+    ondisk::{LABEL_OFFSETS, Label, LabelError, end_label_offset},
+};
 
 /// Marks the pool of this identity (as of [`format_id`]) destroyed on a device; false if that has no label of it.
 ///

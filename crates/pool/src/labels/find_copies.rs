@@ -4,9 +4,10 @@
 //! Invariant: nothing is written; what cannot be read is reported, not an error.
 
 use super::label_io::LabelCopies;
-use crate::Pool;
-use crate::ondisk::ROOT_OFFSETS;
-use crate::ondisk::{Slot, read_slot};
+use crate::{
+    Pool,
+    ondisk::{ROOT_OFFSETS, Slot, read_slot},
+};
 
 impl Pool {
     /// The payloads of all valid roots in all slots, each once, newest first; and whether every slot of every device

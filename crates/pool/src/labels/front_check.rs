@@ -8,13 +8,12 @@
 use std::sync::Arc;
 
 use super::label_io::LabelCopies;
-use crate::devices::OpenDevice;
-use crate::devices::count;
-use crate::lifecycle::Slots;
-use crate::ondisk::LabelError;
-use crate::ondisk::ROOT_OFFSETS;
-use crate::ondisk::{Slot, read_slot};
-use crate::{Pool, PoolError, PoolId};
+use crate::{
+    Pool, PoolError, PoolId,
+    devices::{OpenDevice, count},
+    lifecycle::Slots,
+    ondisk::{LabelError, ROOT_OFFSETS, Slot, read_slot},
+};
 
 /// How often roots are read again, since one was written meanwhile, until none is.
 const UNDISTURBED_TRIES: usize = 4;

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use terrace_device::{AlignedBuffer, Device};
 
 use super::patient_read::read_patiently;
-use crate::devices::OpenDevice;
-use crate::ondisk::{LABEL_BYTES, LABEL_OFFSETS, end_label_offset};
-use crate::ondisk::{Label, LabelError};
-use crate::{PoolError, PoolId, Presence};
+use crate::{
+    PoolError, PoolId, Presence,
+    devices::OpenDevice,
+    ondisk::{LABEL_BYTES, LABEL_OFFSETS, Label, LabelError, end_label_offset},
+};
 
 /// The label copies of one device: 0, 1 and at the end.
 #[derive(Debug)]

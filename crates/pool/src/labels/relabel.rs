@@ -5,14 +5,15 @@
 //! taken for the newest state later; no device is noted so before one that is not has the newest root, since roots of devices
 //! that were away do not count; no generation is used for two labels.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use super::label_io::write_labels;
-use crate::devices::OpenDevice;
-use crate::lifecycle::note_paths;
-use crate::ondisk::{Label, Member};
-use crate::{Pool, PoolError, Presence};
+use crate::{
+    Pool, PoolError, Presence,
+    devices::OpenDevice,
+    lifecycle::note_paths,
+    ondisk::{Label, Member},
+};
 
 impl Pool {
     pub(crate) fn update(

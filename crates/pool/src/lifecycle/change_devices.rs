@@ -3,17 +3,19 @@
 //! Invariants: a change is visible in RAM only after the labels that say so are durable; changes happen one at a
 //! time; a device joins before anything is put on it and leaves only when nothing is on it.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
 use super::open::{check_size, check_unused, new_member, wipe_ends};
-use crate::devices::OpenDevice;
-use crate::ondisk::{Label, MEMBERS_MAX, TIERS_MAX};
-use crate::ondisk::{SEGMENT_AREA_OFFSET, SEGMENTS_MIN, end_label_offset, segment_count};
-use crate::space::{Landing, take_from_others};
-use crate::{Pool, PoolError, PoolState, Presence, SegmentRange, TierSettings};
+use crate::{
+    Pool, PoolError, PoolState, Presence, SegmentRange, TierSettings,
+    devices::OpenDevice,
+    ondisk::{
+        Label, MEMBERS_MAX, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, TIERS_MAX, end_label_offset, segment_count,
+    },
+    space::{Landing, take_from_others},
+};
 
 /// Where an added device goes.
 #[derive(Debug, Clone, PartialEq)]

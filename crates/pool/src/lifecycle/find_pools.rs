@@ -1,16 +1,19 @@
 //! Finding pools by their labels alone, under whatever paths.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
 
 use terrace_device::peek_path;
 
 use super::open::describe_missing;
-use crate::labels::LabelCopies;
-use crate::labels::{Standing, standing};
-use crate::ondisk::Label;
-use crate::{Pool, PoolError, PoolId, PoolState};
+use crate::{
+    Pool, PoolError, PoolId, PoolState,
+    labels::{LabelCopies, Standing, standing},
+    ondisk::Label,
+};
 
 /// A device with a label.
 #[derive(Debug, Clone, PartialEq)]

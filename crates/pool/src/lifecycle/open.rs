@@ -7,25 +7,30 @@
 //! one that opens with all of them: what has the generation before is an old copy of a device.
 //! A device that was cut short is taken as it is where devices may be missing: nothing new is put on it.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_device::{AlignedBuffer, Device, Randomness};
 
 use super::roots::{HOLDERS_MAX, Roots};
-use crate::content::Content;
-use crate::devices::OpenDevice;
-use crate::labels::{LabelCopies, write_labels};
-use crate::labels::{Presence, Standing, standing};
-use crate::ondisk::{
-    DEVICE_BYTES_MIN, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes, segment_count,
+use crate::{
+    Parallelism, Pool, PoolError, PoolState, TierSettings,
+    content::Content,
+    devices::OpenDevice,
+    labels::{LabelCopies, Presence, Standing, standing, write_labels},
+    ondisk::{
+        DEVICE_BYTES_MIN, Label, Member, SEGMENT_AREA_OFFSET, SEGMENTS_MIN, choose_segment_bytes,
+        segment_count,
+    },
+    space::Allocator,
 };
-use crate::ondisk::{Label, Member};
-use crate::space::Allocator;
-use crate::{Parallelism, Pool, PoolError, PoolState, TierSettings};
 
 /// A device that was cut short is used if at least this part of it is left.
 const CUT_SHORT_PART: u64 = 16;

@@ -1,14 +1,14 @@
 //! The root record of an open pool: which devices hold it, in which slot, and its newest payload.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
 
-use crate::devices::OpenDevice;
-use crate::ondisk::ROOT_OFFSETS;
-use crate::ondisk::{NewerRoot, ROOT_BYTES_MAX, encode_root, read_root_slots};
-use crate::{DeviceState, Pool, PoolError, PoolId};
+use crate::{
+    DeviceState, Pool, PoolError, PoolId,
+    devices::OpenDevice,
+    ondisk::{NewerRoot, ROOT_BYTES_MAX, ROOT_OFFSETS, encode_root, read_root_slots},
+};
 
 /// Devices that a root is written to.
 pub(crate) const HOLDERS_MAX: usize = 4;

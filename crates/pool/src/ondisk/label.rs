@@ -4,16 +4,16 @@
 //! complete and consistent (its own device is a member, numbers ascend, tiers exist, sizes hold segments); one that
 //! was encoded decodes to the same value. Layout byte by byte: docs/format.md.
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_device::AlignedBuffer;
 
-use super::layout::{DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-use super::tier::{check_name, text};
-use crate::labels::Presence;
-use crate::{PoolId, TierSettings};
+use super::{
+    layout::{DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN},
+    tier::{check_name, text},
+};
+use crate::{PoolId, TierSettings, labels::Presence};
 
 /// Bytes that the properties of a pool may take in the label.
 pub const PROPERTIES_BYTES_MAX: usize = 16 * 1024;

@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use super::content_room::{ContentRoom, must_give};
-use super::landing_tier::landing_tier;
-use crate::devices::OpenDevice;
-use crate::{HIGH_WATER_DEFAULT, PoolError, SegmentId, SegmentKind, TierSettings};
+use super::{
+    content_room::{ContentRoom, must_give},
+    landing_tier::landing_tier,
+};
+use crate::{HIGH_WATER_DEFAULT, PoolError, SegmentId, SegmentKind, TierSettings, devices::OpenDevice};
 
 /// From which tier a segment is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -17,15 +17,13 @@ use terrace_engine::Engine;
 use terrace_fuse::{Content, VolumeFile};
 
 use super::{
-    super::{answers::failed, device_users::users_of},
     device_names::{link_of, make_link, remove_link},
     loop_face::LoopFace,
     ublk_face::{UblkFace, clear_ublk_remains},
 };
 use crate::{
-    places::Places,
-    registry::KnownAttachment,
-    via::{Choice, UblkHere},
+    daemon::support::{failed, users_of},
+    machine::{Choice, KnownAttachment, Places, UblkHere},
 };
 
 /// How long a device that nobody holds may still be open: udev looks at each that was written to.

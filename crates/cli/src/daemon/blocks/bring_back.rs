@@ -10,15 +10,14 @@ use terrace_control::Failure;
 use terrace_engine::Engine;
 
 use super::{
-    super::remembered::{Missing, Use, check_identity, renamed},
     Blocks, Still,
     attached::Attached,
     device_names::{clear_remains, directory_of, link_of, real, remove_link},
     ublk_face::clear_ublk_remains,
 };
 use crate::{
-    places::Places,
-    registry::{KnownAttachment, KnownBlocks, KnownService, Registry},
+    daemon::support::{Missing, Use, check_identity, renamed},
+    machine::{KnownAttachment, KnownBlocks, KnownService, Places, Registry},
 };
 
 impl Blocks {

@@ -13,8 +13,10 @@ use std::{
 use terrace_control::Failure;
 use terrace_fuse::{LoopDevice, VOLUME_NAME};
 
-use super::super::answers::failed;
-use crate::places::{Places, make_private};
+use crate::{
+    daemon::support::failed,
+    machine::{Places, make_private},
+};
 
 /// Longest name of a file.
 const FILE_NAME_BYTES_MAX: usize = 255;

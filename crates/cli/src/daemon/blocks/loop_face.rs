@@ -13,11 +13,16 @@ use terrace_dataset::Environment;
 use terrace_fuse::{Content, FuseError, LoopDevice, MountOptions, Session, UnmountMode, VOLUME_OBJECT};
 
 use super::{
-    super::{answers::failed, device_users::users_of, mount_within::mount_within},
     attached::RELEASE_PATIENCE,
     device_names::{clear_remains, file_in, prepare_directory},
 };
-use crate::places::Places;
+use crate::{
+    daemon::{
+        mounting::mount_within,
+        support::{failed, users_of},
+    },
+    machine::Places,
+};
 
 /// See above.
 pub struct LoopFace {

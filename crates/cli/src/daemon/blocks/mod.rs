@@ -30,15 +30,9 @@ use services::{Services, VHOST_USER, export_of};
 use terrace_control::Failure;
 use terrace_engine::Engine;
 
-use super::{
-    answers::Parameters,
-    device_users::users_of,
-    remembered::{Missing, Use, identity_of},
-};
 use crate::{
-    places::Places,
-    registry::{KnownAttachment, KnownBlocks, KnownService, Registry},
-    via::Via,
+    daemon::support::{Missing, Parameters, Use, identity_of, users_of},
+    machine::{KnownAttachment, KnownBlocks, KnownService, Places, Registry, Via},
 };
 
 #[derive(Default)]

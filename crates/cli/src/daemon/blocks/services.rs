@@ -18,8 +18,10 @@ use terrace_dataset::{At, BlockDevice, PastVolume, ReadOnly};
 use terrace_engine::Engine;
 use terrace_nbd::{Address, Server, Tls, TlsFiles};
 
-use super::super::answers::failed;
-use crate::registry::{KnownService, KnownTls};
+use crate::{
+    daemon::support::failed,
+    machine::{KnownService, KnownTls},
+};
 
 #[derive(Default)]
 struct State {
@@ -253,7 +255,7 @@ mod tests {
     use terrace_dataset::{BlockStatus, FsError};
 
     use super::*;
-    use crate::registry::KnownIdentity;
+    use crate::machine::KnownIdentity;
 
     #[test]
     fn an_address_is_known_by_other_names() {

@@ -8,8 +8,11 @@ use terrace_control::Failure;
 use terrace_dataset::BlockDevice;
 use terrace_ublk::{Server, is_ublk};
 
-use super::{super::answers::failed, device_names::mark_of};
-use crate::places::{Places, make_private};
+use super::device_names::mark_of;
+use crate::{
+    daemon::support::failed,
+    machine::{Places, make_private},
+};
 
 /// See above.
 pub struct UblkFace(Server);

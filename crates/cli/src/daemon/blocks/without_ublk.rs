@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use terrace_control::Failure;
 use terrace_dataset::BlockDevice;
 
-use crate::places::Places;
+use crate::machine::Places;
 
 /// There is none.
 pub enum UblkFace {}

@@ -9,11 +9,11 @@ use std::{path::PathBuf, sync::Arc};
 use terrace_control::Failure;
 use terrace_engine::Engine;
 
-use super::{
-    super::remembered::{Missing, Use, check_identity, renamed},
-    Mounts, Still, options, others_at, past_of, subject_of,
+use super::{Mounts, Still, options, others_at, past_of, subject_of};
+use crate::{
+    daemon::support::{Missing, Use, check_identity, renamed},
+    machine::{KnownMount, Registry},
 };
-use crate::registry::{KnownMount, Registry};
 
 impl Mounts {
     /// What should be mounted and could not be brought back.

@@ -7,7 +7,7 @@ use terrace_control::Failure;
 use terrace_dataset::{At, Time};
 use terrace_fuse::{MountEntry, MountOptions};
 
-use super::super::answers::failed;
+use crate::daemon::support::failed;
 
 /// Shown where a word is not known.
 const KNOWN: &str = "there are ro, at=TIME|@SNAPSHOT|CHECKPOINT, remount, allow_other, nosuid, nodev, noexec, nosymfollow, noatime, \

@@ -17,12 +17,11 @@ use terrace_engine::Engine;
 use terrace_fuse::Session;
 
 use super::{
-    super::answers::failed,
     Mounted, Mounts, Shared, answer, is_writable,
     options::{as_shown, is_read_only, remounted, understand},
     show_read_only,
 };
-use crate::registry::KnownMount;
+use crate::{daemon::support::failed, machine::KnownMount};
 
 impl Mounts {
     /// Changes the options of what is mounted at a directory: those that are `given`.

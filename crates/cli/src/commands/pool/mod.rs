@@ -1,0 +1,16 @@
+//! Commands on pools and devices.
+
+pub(crate) mod devices;
+pub(crate) mod pools;
+mod rebuild;
+pub(crate) mod rewind;
+mod running;
+pub(crate) mod stop;
+pub(crate) mod tiers;
+pub(crate) mod upgrade;
+pub(crate) mod verify;
+
+pub(crate) use pools::parse_properties;
+pub(crate) use running::{
+    RunningPools, answered, chosen_pools, names_in_words, running_pools, running_pools_of,
+};
