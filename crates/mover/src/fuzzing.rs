@@ -3,7 +3,7 @@
 //!
 //! Invariant: a function panics only where something is wrong with the parser.
 
-use crate::job::Job;
+use crate::jobs::Job;
 
 /// A job: what decodes encodes to itself.
 pub fn job(bytes: &[u8]) {

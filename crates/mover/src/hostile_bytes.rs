@@ -5,9 +5,8 @@ use terrace_fuzz::fuzz;
 
 use crate::{
     fuzzing,
-    job::{Job, JobKind, JobState},
-    left::Left,
-    room::Room,
+    jobs::{Job, JobKind, JobState, Left},
+    policy::Room,
 };
 
 #[test]

@@ -6,51 +6,23 @@
 //! calls [`Mover::step`], which does a bounded piece of work (after TIER's per-block heat and HAMMER's time-boxed
 //! maintenance).
 
-mod aging;
-mod beneath;
-mod by_hand;
-mod courtesy;
-mod demote;
 mod error;
-mod evacuation;
-mod exchange;
+mod extent;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod grace;
-mod haste;
-mod hint_records;
 #[cfg(test)]
 mod hostile_bytes;
-mod hot_chunks;
-mod hot_pieces;
-mod job;
-mod left;
-mod making_way;
-mod marks;
-mod migrate;
+mod io;
+mod jobs;
 mod mover;
-mod outlook;
-mod passes;
 mod pins;
-mod plan;
 mod policy;
-mod promote;
-mod records;
 mod relayout;
-mod relayout_round;
-mod retry;
-mod room;
-mod shared_with_pinned;
-mod status;
-mod store_work;
-mod subtree;
-mod turns;
-mod urgent;
+mod tiers;
 
 pub use error::MoverError;
-pub use job::{JobInfo, JobKind, JobState};
+pub use jobs::{JobInfo, JobKind, JobState, StoreSteps, StoreWork};
 pub use mover::{Mover, Step};
-pub use outlook::UnderWay;
-pub use policy::{TierPolicy, Window};
-pub use store_work::{StoreSteps, StoreWork};
+pub use policy::UnderWay;
+pub use tiers::{TierPolicy, Window};

@@ -19,24 +19,12 @@ use terrace_dataset::{Datasets, Environment, keys};
 use terrace_store::{MoveRates, Store, StoreError, TierUsage, tier_bit};
 
 use crate::{
-    aging::Aging,
-    beneath::Beneath,
-    by_hand::ByHand,
-    courtesy::Courtesy,
-    exchange::Exchange,
-    grace::Grace,
-    hot_chunks::HotChunks,
-    job::{Job, JobKind, JobState},
-    making_way::{self, WayForPins},
-    marks::holds,
-    pins::Pins,
-    policy::{TierPolicy, Window},
-    promote::Candidates,
-    relayout_round::Relayouts,
-    retry::{Reason, Retry, is_for_pin},
-    shared_with_pinned::SharedWithPinned,
-    store_work::{StoreSteps, Work, store_step},
-    subtree::Subtree,
+    io::Courtesy,
+    jobs::{Job, JobKind, JobState, Reason, Retry, StoreSteps, Work, is_for_pin, store_step},
+    pins::{Beneath, Pins, SharedWithPinned, Subtree},
+    policy::{Aging, ByHand, Candidates, Exchange, Grace, HotChunks, WayForPins, space_request},
+    relayout::Relayouts,
+    tiers::{TierPolicy, Window, holds},
 };
 
 /// Stored bytes that one step moves at most, about: alone, and beside users.
@@ -492,13 +480,13 @@ impl Mover {
             again = Retry::after(last, Reason::Pin, cause, now);
             if is_full && self.asks_for_way(inner, target, now) {
                 (failed, again) = (None, None);
-                work.waiting = Some(making_way::AWAITED);
+                work.waiting = Some(space_request::AWAITED);
             }
         }
         let Some(active) = inner.jobs.get_mut(&id) else {
             return Ok(0);
         };
-        if work.waiting == Some(making_way::AWAITED) {
+        if work.waiting == Some(space_request::AWAITED) {
             active.retry = None;
         }
         active.waiting = work.waiting;

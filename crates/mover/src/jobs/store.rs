@@ -5,12 +5,12 @@
 
 use terrace_store::{Batch, StoreError};
 
-use crate::{
+use super::{
+    external_work::StoreSteps,
     job::{Job, JobKind, JobState},
-    left::Left,
-    mover::{Active, Inner, Mover},
-    store_work::StoreSteps,
+    leftovers::Left,
 };
+use crate::mover::{Active, Inner, Mover};
 
 /// Ended jobs that are still listed.
 const ENDED_KEPT: usize = 20;

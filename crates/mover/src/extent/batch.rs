@@ -10,22 +10,16 @@ use parking_lot::MutexGuard;
 use terrace_dataset::{chunks_of_region, keys, read_region};
 use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage, tier_bit};
 
+use super::reader::{self, Chosen, Moving};
 use crate::{
-    job::{Job, JobKind},
-    left::Left,
-    making_way::Way,
-    marks::{filled_bytes, may_rise},
+    jobs::{AWAITS_WINDOW, Job, JobKind, Left, Work, is_for_pin},
     mover::{
         BENEATH, Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_RECORDS, in_windows, piece_bytes,
         tier_name,
     },
-    passes::{PASSES, heat_of_pass, next_pass, stays, warmth},
-    plan::{self, Chosen, Moving},
-    policy::minute_of_day,
-    retry::is_for_pin,
-    status::AWAITS_WINDOW,
-    store_work::Work,
-    subtree::Subtree,
+    pins::Subtree,
+    policy::{PASSES, Way, heat_of_pass, next_pass, stays, warmth},
+    tiers::{filled_bytes, may_rise, minute_of_day},
 };
 
 /// Beside users a step looks for no more than this, and moves what one read brings: what a device does at once before it makes
@@ -71,7 +65,7 @@ impl Rewritten {
 /// Counts what of these regions could not be read, or is not there at all; what a commit replaced meanwhile is neither.
 fn note_unread(
     store: &dyn Store,
-    regions: &[plan::Found],
+    regions: &[reader::Found],
     failed: &[ChunkId],
     left: &mut Left,
 ) -> Result<(), StoreError> {
@@ -183,9 +177,9 @@ impl Mover {
             false => STEP_RECORDS,
         };
         let page = MutexGuard::unlocked(inner, || match job.kind {
-            JobKind::Demote => plan::next_of_pool(store, &job.cursor, STEP_RECORDS),
+            JobKind::Demote => reader::next_of_pool(store, &job.cursor, STEP_RECORDS),
             _ if let Some(subtree) = subtree => subtree.next_page(store, &job.cursor, records),
-            _ => plan::next_of_dataset(store, job.dataset, job.body, &job.cursor, records),
+            _ => reader::next_of_dataset(store, job.dataset, job.body, &job.cursor, records),
         })?;
         let mut chunks = Chosen::default();
         let mut looked_at = 0;
@@ -413,7 +407,7 @@ impl Mover {
     }
 
     /// Somebody moves this down by hand: it comes up for what it is read from now on.
-    fn forget_heat(&self, inner: &mut Inner, found: &plan::Found) {
+    fn forget_heat(&self, inner: &mut Inner, found: &reader::Found) {
         let region = u32::try_from(found.region).unwrap_or(u32::MAX);
         let (heat, minutes) = (&self.environment.heat, self.minutes());
         let reads = heat.forget_reads(found.dataset, found.body, region, minutes);
@@ -434,7 +428,7 @@ impl Mover {
         }
     }
 
-    fn is_cold(&self, inner: &Inner, job: &Job, found: &plan::Found) -> bool {
+    fn is_cold(&self, inner: &Inner, job: &Job, found: &reader::Found) -> bool {
         if self.is_pinned_to(inner, job.source, found)
             || self.is_brought(inner, job, found.dataset, found.body)
         {
@@ -449,7 +443,7 @@ impl Mover {
     }
 
     /// Whether what was found shall stay on this tier.
-    pub(crate) fn is_pinned_to(&self, inner: &Inner, tier: u8, found: &plan::Found) -> bool {
+    pub(crate) fn is_pinned_to(&self, inner: &Inner, tier: u8, found: &reader::Found) -> bool {
         // What lies beneath a pinned directory is not known yet: all stays where it is.
         if inner.beneath.is_looking() && self.environment.pins.has_directories(found.dataset) {
             return true;
@@ -497,8 +491,8 @@ impl Mover {
                     break;
                 }
                 let slice = match gentle {
-                    true => plan::request_of(&mut rest, piece_bytes),
-                    false => plan::slice_of(&mut rest, piece_bytes),
+                    true => reader::request_of(&mut rest, piece_bytes),
+                    false => reader::slice_of(&mut rest, piece_bytes),
                 };
                 if !self.is_enabled() || self.tiers_generation.load(Ordering::SeqCst) != generation {
                     result.whole = false;

@@ -3,7 +3,7 @@
 //! Invariants: a round looks at [`CANDIDATES_MAX`] regions at most, the hottest first; when all of them lie where they
 //! should, the next round goes on below them, so that a large fast tier does not hide what is a little less hot; nothing
 //! is moved up into a tier above its high-water mark, so that promotion never causes the demotion that undoes it at once. After a
-//! burst of random writes, and after a start, small chunks are left to [`hot_chunks`](crate::hot_chunks), which moves those of all
+//! burst of random writes, and after a start, small chunks are left to [`hot_chunks`](crate::policy::hot_chunks), which moves those of all
 //! regions in the order in which they lie: what landed below since the burst was too much is there side by side.
 //! Where reads go to single blocks, a region is as hot as what of it lies below, and leaves such blocks some room.
 
@@ -17,18 +17,19 @@ use terrace_cache::LONG_BLOCKS;
 use terrace_dataset::read_region;
 use terrace_store::{StoreError, tier_bit};
 
-use crate::{
-    by_hand::ByHand,
-    exchange::{Exchange, Place},
-    grace::Grace,
-    haste::REGION_READS,
+use super::{
     hot_chunks::reads_wanted,
-    hot_pieces::Hot,
-    job::{JobKind, JobState},
-    marks::{filled_bytes, may_rise},
+    manual_overrides::ByHand,
+    recently_hot::Grace,
+    swap::{Exchange, Place},
+};
+use crate::{
+    extent::{Chosen, Found, Moving},
+    io::REGION_READS,
+    jobs::{JobKind, JobState},
     mover::{Guard, Inner, Mover, SECOND, in_window},
-    plan::{Chosen, Found, Moving},
-    policy::minute_of_day,
+    relayout::Hot,
+    tiers::{filled_bytes, may_rise, minute_of_day},
 };
 
 const CANDIDATES_MAX: usize = 1024;

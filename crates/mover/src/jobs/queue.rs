@@ -4,14 +4,16 @@ use terrace_dataset::{FileKind, bytes_of_object};
 use terrace_device::format_size;
 use terrace_store::tier_bit;
 
+use super::{
+    external_work::StoreSteps,
+    job::{Job, JobInfo, JobKind, JobState},
+    retry::Reason,
+};
 use crate::{
     error::MoverError,
-    job::{Job, JobInfo, JobKind, JobState},
     mover::{Active, BENEATH, Inner, Mover, in_window},
-    pins,
-    policy::{TierPolicy, minute_of_day},
-    retry::Reason,
-    store_work::StoreSteps,
+    pins::pins,
+    tiers::{TierPolicy, minute_of_day},
 };
 
 /// The lowest `rate_limit` of the tiers that a job moves between, as far as these are known.

@@ -7,7 +7,7 @@
 use terrace_store::StoreError;
 
 use crate::{
-    job::{JobKind, JobState},
+    jobs::{JobKind, JobState},
     mover::{Guard, Inner, Mover},
 };
 

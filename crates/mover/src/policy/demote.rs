@@ -1,17 +1,19 @@
 //! Demotions: which tiers need one, and what each is to make room for.
 //!
 //! Invariants: a tier above its high-water mark is brought below its low-water mark, the coldest first; a fast tier that is
-//! merely too full for something hotter gives as much room as that needs ([`Exchange`](crate::exchange::Exchange)); there is
+//! merely too full for something hotter gives as much room as that needs ([`Exchange`](crate::policy::swap::Exchange)); there is
 //! one demotion of a tier at a time, and none after a failure for a while.
 
 use terrace_store::{StoreError, TierUsage};
 
-use crate::{
-    exchange::Wish,
+use super::{
     hot_chunks::{self, reads_wanted},
-    job::JobKind,
-    marks::{filled_bytes, holds, in_the_way, room, room_below},
+    swap::Wish,
+};
+use crate::{
+    jobs::JobKind,
     mover::{Inner, Mover, tier_name},
+    tiers::{filled_bytes, holds, in_the_way, room, room_below},
 };
 
 /// By which part of it the most metadata of late is forgotten at each look at the tiers.

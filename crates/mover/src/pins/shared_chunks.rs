@@ -15,8 +15,8 @@ use parking_lot::MutexGuard;
 use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
 
 use crate::{
+    extent::{Moving, reader},
     mover::{Guard, Inner, Mover, SECOND},
-    plan::{self, Moving},
 };
 
 /// Region records that one step looks at.
@@ -157,7 +157,7 @@ impl Mover {
         };
         let store = self.environment.store.as_ref();
         let page = MutexGuard::unlocked(inner, || {
-            plan::next_of_dataset(store, dataset, 0, &look.cursor, STEP_RECORDS)
+            reader::next_of_dataset(store, dataset, 0, &look.cursor, STEP_RECORDS)
         })?;
         for found in &page.found {
             let pin = self.pin_of(inner, found.dataset, found.body);
@@ -193,7 +193,7 @@ impl Mover {
 /// Notes those chunks of a region that something else refers to as well.
 fn note_shared(
     store: &dyn Store,
-    region: &plan::Found,
+    region: &reader::Found,
     tier: u8,
     most: usize,
     known: &mut HashMap<ChunkId, u8>,

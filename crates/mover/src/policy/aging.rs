@@ -10,11 +10,10 @@ use parking_lot::MutexGuard;
 use terrace_store::{CHUNK_BYTES_MAX, StoreError, tier_bit};
 
 use crate::{
-    job::{JobKind, JobState},
-    marks::room_below,
+    extent::{Chosen, reader},
+    jobs::{JobKind, JobState},
     mover::{Guard, Inner, Mover, SECOND, STEP_BYTES, STEP_RECORDS, in_windows},
-    plan::{self, Chosen},
-    policy::minute_of_day,
+    tiers::{minute_of_day, room_below},
 };
 
 /// Shortest and longest time between two rounds over a tier.
@@ -116,7 +115,7 @@ impl Mover {
             return Ok(pause);
         }
         let store = self.environment.store.as_ref();
-        let page = MutexGuard::unlocked(inner, || plan::next_of_pool(store, &round.cursor, STEP_RECORDS))?;
+        let page = MutexGuard::unlocked(inner, || reader::next_of_pool(store, &round.cursor, STEP_RECORDS))?;
         let minutes = self.minutes();
         let mut chunks = Chosen::default();
         for found in &page.found {

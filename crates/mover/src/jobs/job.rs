@@ -8,7 +8,8 @@ use terrace_codec::{DecodeError, KeyWriter, Reader, Writer};
 use terrace_dataset::{Time, format_time, keys};
 use terrace_store::KEY_BYTES_MAX;
 
-use crate::{left::Left, mover::BENEATH, room::Room};
+use super::leftovers::Left;
+use crate::{mover::BENEATH, policy::Room};
 
 const REASON_BYTES_MAX: usize = 1024;
 /// Flags of a move: what it moves is a directory; a pin began it.
@@ -429,7 +430,7 @@ mod tests {
         job.done_bytes = 50;
         let info = JobInfo::of(2, &job, 10.0, None);
         assert_eq!((info.rate, info.eta_seconds), (10.0, Some(5.0)));
-        let info = JobInfo::of(2, &job, 10.0, Some(crate::status::AWAITS_WINDOW));
+        let info = JobInfo::of(2, &job, 10.0, Some(crate::jobs::queue::AWAITS_WINDOW));
         assert_eq!((info.state, info.rate, info.eta_seconds), ("waiting", 0.0, None));
         // What it is to do grew less than it did.
         job.done_bytes = 120;

@@ -13,14 +13,11 @@
 use terrace_device::format_size;
 use terrace_store::{CHUNK_BYTES_MAX, StoreError, TierUsage};
 
+use super::{demotion_passes::clearly_colder, swap::EXCHANGED_PART, swap_room::Room};
 use crate::{
-    exchange::EXCHANGED_PART,
-    job::{Job, JobKind, JobState},
-    marks::{filled_bytes, may_rise, room_below},
+    jobs::{Job, JobKind, JobState},
     mover::{Active, Inner, Mover, SECOND, in_windows, tier_name},
-    passes::clearly_colder,
-    policy::minute_of_day,
-    room::Room,
+    tiers::{filled_bytes, may_rise, minute_of_day, room_below},
 };
 
 /// Whether a move by hand may go on.

@@ -8,11 +8,10 @@ use terrace_dataset::FileKind;
 use terrace_store::TierUsage;
 
 use crate::{
-    job::{JobKind, JobState},
-    marks::{filled_bytes, holds, may_rise, room, room_below},
+    jobs::{JobKind, JobState},
     mover::{BENEATH, Inner, Mover, in_window, tier_name},
-    pins,
-    policy::minute_of_day,
+    pins::pins,
+    tiers::{filled_bytes, holds, may_rise, minute_of_day, room, room_below},
 };
 
 /// What must fit on a tier before anything rises to it, bytes.

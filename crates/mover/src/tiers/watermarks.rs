@@ -7,7 +7,7 @@
 use terrace_pool::HIGH_WATER_DEFAULT;
 use terrace_store::TierUsage;
 
-use crate::policy::TierPolicy;
+use super::tier_policy::TierPolicy;
 
 /// Of the live content, the part that garbage may be without being worth a compaction.
 const GARBAGE_PART: u64 = 16;

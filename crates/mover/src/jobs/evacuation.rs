@@ -7,13 +7,11 @@ use std::sync::atomic::Ordering;
 
 use terrace_store::StoreError;
 
-use crate::{
-    error::MoverError,
-    exchange::Exchange,
+use super::{
+    external_work::StoreSteps,
     job::{JobKind, JobState},
-    mover::Mover,
-    store_work::StoreSteps,
 };
+use crate::{error::MoverError, mover::Mover, policy::Exchange};
 
 impl Mover {
     /// Empties a device as a job. `steps` is given the bytes that an interrupted job has moved already, if

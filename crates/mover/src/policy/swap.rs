@@ -13,9 +13,8 @@ use std::collections::BTreeMap;
 use terrace_cache::ChunkHeat;
 use terrace_store::ChunkId;
 
-use crate::{
-    hot_chunks::reads_that_give_way, hot_pieces::Hot, mover::SECOND, passes::clearly_colder, room::Room,
-};
+use super::{demotion_passes::clearly_colder, hot_chunks::reads_that_give_way, swap_room::Room};
+use crate::{mover::SECOND, relayout::Hot};
 
 /// Shortest time between two exchanges.
 const INTERVAL_MIN: u64 = 2 * SECOND;

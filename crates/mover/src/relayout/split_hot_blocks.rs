@@ -14,9 +14,9 @@ use terrace_dataset::{Fragment, HotPiece};
 use terrace_store::{ChunkId, StoreError, tier_bit};
 
 use crate::{
-    marks::may_rise,
+    extent::Moving,
     mover::{Guard, Mover, rising_piece_bytes},
-    plan::Moving,
+    tiers::may_rise,
 };
 
 /// Chunks whose blocks are moved in one step.

@@ -8,9 +8,9 @@
 //! it rests as long as it worked, and as a reader there needs: users keep half of the device.
 
 use crate::{
-    job::Job,
+    extent::Moving,
+    jobs::Job,
     mover::{Active, Inner, Mover},
-    plan::Moving,
 };
 
 /// Reads of a region, decayed, from which bringing it up saves far more requests than it takes.

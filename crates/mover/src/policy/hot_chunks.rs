@@ -12,15 +12,14 @@ use parking_lot::MutexGuard;
 use terrace_cache::{HotChunk, reads_of_piece};
 use terrace_store::{BLOCK_BYTES, Space, StoreError, tier_bit};
 
+use super::promote::may_rise_now;
 use crate::{
-    haste::is_dense,
-    hot_pieces::{Hot, HotPieces},
-    job::{JobKind, JobState},
-    marks::{filled_bytes, may_rise},
+    extent::{Moving, request_of, slice_of},
+    io::is_dense,
+    jobs::{JobKind, JobState},
     mover::{Guard, Inner, Mover, POLICY_INTERVAL, SECOND, STEP_BYTES, rising_piece_bytes},
-    plan::{Moving, request_of, slice_of},
-    policy::{TierPolicy, minute_of_day},
-    promote::may_rise_now,
+    relayout::{Hot, HotPieces},
+    tiers::{TierPolicy, filled_bytes, may_rise, minute_of_day},
 };
 
 /// Between two looks at what is wanted.

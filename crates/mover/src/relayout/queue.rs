@@ -21,10 +21,9 @@ use terrace_dataset::{Fragment, Fragments};
 use terrace_store::{StoreError, TierUsage};
 
 use crate::{
-    job::JobState,
-    marks::filled_bytes,
+    jobs::JobState,
     mover::{Inner, Mover, SECOND},
-    policy::TierPolicy,
+    tiers::{TierPolicy, filled_bytes},
 };
 
 /// How long no commit has changed a region before it is put in order.

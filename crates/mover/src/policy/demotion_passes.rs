@@ -5,7 +5,7 @@
 
 use terrace_cache::{ChunkHeat, Heat, RegionHeat};
 
-use crate::{job::Job, plan::Moving};
+use crate::{extent::Moving, jobs::Job};
 
 /// Passes that there are.
 pub(crate) const PASSES: usize = PASS_HEAT.len();

@@ -9,11 +9,11 @@
 use terrace_dataset::Datasets;
 use terrace_store::StoreError;
 
+use super::job::{Job, JobKind, JobState};
 use crate::{
     error::MoverError,
-    job::{Job, JobKind, JobState},
-    marks::filled_bytes,
     mover::{BENEATH, Inner, Mover, SECOND, tier_name},
+    tiers::filled_bytes,
 };
 
 /// For what a job that failed waits.

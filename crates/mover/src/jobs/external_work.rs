@@ -5,11 +5,8 @@
 
 use terrace_store::StoreError;
 
-use crate::{
-    job::{Job, JobState},
-    mover::SECOND,
-    subtree::Subtree,
-};
+use super::job::{Job, JobState};
+use crate::{mover::SECOND, pins::Subtree};
 
 /// Work of the store that runs as a job, in steps: a scrub, a compaction.
 pub trait StoreSteps: Send {

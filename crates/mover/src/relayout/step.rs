@@ -1,4 +1,4 @@
-//! A step of a relayout: the next few regions of a round ([`Relayouts`](crate::relayout_round::Relayouts)) are laid out anew. What is worth it says
+//! A step of a relayout: the next few regions of a round ([`Relayouts`](crate::relayout::queue::Relayouts)) are laid out anew. What is worth it says
 //! `terrace_dataset::Layout`, how it is done `dataset/src/relayout/relayout.rs`.
 //!
 //! Invariants: content stays on its tier, and a tier that rests is left alone; a pool or a tier without room ends the round, and what was
@@ -11,12 +11,12 @@ use parking_lot::MutexGuard;
 use terrace_dataset::{Cut, Fragment, FsError, Layout, REGION_BYTES, Relaid, WHOLE_PART};
 use terrace_store::{StoreError, tier_bit};
 
+use super::queue::{Because, Resting, is_tight};
 use crate::{
-    job::{JobKind, JobState},
+    extent::Found,
+    jobs::{JobKind, JobState},
     mover::{Guard, Inner, Mover, in_window, piece_bytes, tier_name},
-    plan::Found,
-    policy::minute_of_day,
-    relayout_round::{Because, Resting, is_tight},
+    tiers::minute_of_day,
 };
 
 /// Regions that a step looks at: alone, beside users who are given way, and of early ones, whose records change in one commit.

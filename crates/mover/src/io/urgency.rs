@@ -3,17 +3,17 @@
 //! Invariants: what lands there would go to a slower tier any moment, and be read from there later, which costs users more than a
 //! demotion that does not rest beside them; so it is looked for each second, and worked on without rests while users write
 //! (but no faster than the tier's rate allows) until one of the two does not hold any more; dead blocks in chunks are looked for as often
-//! ([`relayout_round`](crate::relayout_round)). Only what is clearly colder than the hottest there is goes so:
+//! ([`relayout_round`](crate::relayout::queue)). Only what is clearly colder than the hottest there is goes so:
 //! of a large tree that is being written, the first part would else make way for the last. While users read from the tier that
 //! it goes to, it leaves them half of the time. A tier that holds what is written is left to that.
 
 use terrace_store::{StoreError, TierUsage};
 
 use crate::{
-    job::{Job, JobKind},
-    marks::{filled_bytes, room_below},
+    jobs::{Job, JobKind},
     mover::{Inner, Mover, SECOND},
-    passes::{clearly_colder, heat_of_pass},
+    policy::{clearly_colder, heat_of_pass},
+    tiers::{filled_bytes, room_below},
 };
 
 /// Of a tier, the part that is free at most when it is urgent, beyond what new content leaves free.

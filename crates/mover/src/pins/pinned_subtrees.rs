@@ -12,10 +12,10 @@ use terrace_codec::Reader;
 use terrace_dataset::{DirectoryPin, EntryRecord, FileKind, keys, split_value};
 use terrace_store::{BLOCK_BYTES, Store, StoreError};
 
+use super::pins;
 use crate::{
+    jobs::waiting_move,
     mover::{BENEATH, Guard, Inner, Mover, SECOND},
-    pins,
-    retry::waiting_move,
 };
 
 /// Entries that one step looks at.

@@ -9,10 +9,8 @@ use std::collections::{BTreeSet, HashSet};
 use terrace_dataset::{EntryRecord, FileKind, keys, split_value};
 use terrace_store::{Store, StoreError};
 
-use crate::{
-    pins,
-    plan::{self, Page},
-};
+use super::pins;
+use crate::extent::{Page, reader};
 
 /// Entries that one step looks at.
 const STEP_ENTRIES: usize = 128;
@@ -128,7 +126,7 @@ impl Subtree {
                 page.next = Some(keys::region(self.dataset, *body, 0));
                 break;
             }
-            let more = plan::next_of_dataset(store, self.dataset, *body, cursor, limit)?;
+            let more = reader::next_of_dataset(store, self.dataset, *body, cursor, limit)?;
             page.found.extend(more.found);
             if more.next.is_some() {
                 page.next = more.next;
