@@ -13,12 +13,10 @@ use terrace_pool::{DeviceAdd, LABEL_BYTES, OpenOptions};
 use terrace_store::{Batch, Store, StoreError};
 
 use crate::{
-    disk::PAGE_BYTES,
     ensure,
-    fault::{Coverage, FaultKind},
-    outcome::{Check, Violation},
-    random::{Random, SharedRandom},
+    hardware::{Coverage, FaultKind, PAGE_BYTES, Random, SharedRandom},
     rig::{MIB, Rig, Shape},
+    run::{Check, Violation},
     trace,
     trace::Trace,
     violation,

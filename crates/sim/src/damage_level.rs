@@ -15,14 +15,13 @@ use terrace_chunk::{ChunkStore, ScrubCursor, Step};
 use terrace_store::{ChunkId, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
 use crate::{
-    content::Content,
-    disk::{Disk, PAGE_BYTES},
     ensure,
-    fault::{Coverage, FaultKind},
-    outcome::Check,
-    random::Random,
-    store::level::Run,
-    store::model::{MARKER_KEY, Value, marker_number},
+    hardware::{Coverage, Disk, FaultKind, PAGE_BYTES, Random},
+    run::{Check, Content},
+    store::{
+        level::Run,
+        model::{MARKER_KEY, Value, marker_number},
+    },
     trace,
     trace::Trace,
     violation,

@@ -7,9 +7,7 @@ use terrace_engine::{Engine, OpenOptions, PoolSpec, TierSpec};
 use terrace_pool::{LABEL_BYTES, Label};
 
 use crate::{
-    fault::Coverage,
-    machine::Machine,
-    random::{Random, SharedRandom},
+    hardware::{Coverage, Machine, Random, SharedRandom},
     rig::{MIB, Shape},
     trace::Trace,
 };

@@ -5,20 +5,11 @@
 //! `Clock`, `Randomness`), so the engine under test is the one that ships.
 
 pub mod away_level;
-pub mod content;
 pub mod damage_level;
-pub mod disk;
 pub mod engine_rig;
-pub mod fault;
 pub mod fs;
-pub mod history;
-mod label_guard;
-pub mod machine;
-pub mod outcome;
-pub mod random;
-pub mod regressions;
+pub mod hardware;
 pub mod rig;
-pub mod root_guard;
-pub mod runner;
+pub mod run;
 pub mod store;
 pub mod trace;

@@ -11,10 +11,8 @@ use std::{
 
 use clap::Parser;
 use terrace_sim::{
-    fault::{Coverage, FaultKind},
-    outcome::{Level, Outcome},
-    regressions,
-    runner::{keep_panics, run_many, run_seed},
+    hardware::{Coverage, FaultKind},
+    run::{Level, Outcome, keep_panics, regressions, run_many, run_seed},
 };
 
 /// Runs the engine on simulated disks, from seeds; the same seed does the same again.

@@ -7,9 +7,7 @@ use terrace_device::Clock;
 use terrace_pool::{CreateOptions, OpenOptions, Parallelism, Pool, TierSettings};
 
 use crate::{
-    fault::Coverage,
-    machine::Machine,
-    random::{Random, SharedRandom},
+    hardware::{Coverage, Machine, Random, SharedRandom},
     trace::Trace,
 };
 

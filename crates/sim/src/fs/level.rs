@@ -8,7 +8,6 @@
 
 mod background;
 mod beginning;
-mod checks;
 mod durability;
 mod properties;
 mod recovery;
@@ -24,17 +23,14 @@ use terrace_engine::Engine;
 use crate::{
     engine_rig::EngineRig,
     ensure,
-    fault::{Coverage, FaultKind},
-    fs::absence::Absence,
-    fs::guests::Guests,
-    fs::replacement::Replacing,
-    fs::reserving::Reserving,
-    fs::serving::Serving,
-    fs::settings::Settings,
-    fs::state::{FilesystemState, VolumeState},
-    outcome::{Check, Violation},
-    random::Random,
+    fs::{
+        background::{Guests, Serving},
+        machine::{Absence, Replacing},
+        state::{FilesystemState, Reserving, Settings, VolumeState},
+    },
+    hardware::{Coverage, FaultKind, Random},
     rig::Shape,
+    run::{Check, Violation},
     trace,
     trace::Trace,
     violation,

@@ -27,11 +27,9 @@ use terrace_store::{ChunkId, StoreError, Written};
 
 use self::{again::Recent, upgrading::Upgrade};
 use crate::{
-    content::Content,
-    fault::Coverage,
-    outcome::{Check, Violation},
-    random::Random,
+    hardware::{Coverage, Random},
     rig::{Rig, Shape},
+    run::{Check, Content, Violation},
     store::model::StoreModel,
     trace,
     trace::Trace,

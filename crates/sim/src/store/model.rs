@@ -10,10 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use terrace_store::{ChunkId, Sequence};
 
-use crate::{
-    content::Content,
-    outcome::{Check, Violation},
-};
+use crate::run::{Check, Content, Violation};
 
 /// The key that every batch writes its number under.
 pub const MARKER_KEY: &[u8] = &[0x20, 0];

@@ -7,12 +7,11 @@ use terrace_dataset::NewDataset;
 
 use super::Run;
 use crate::{
-    fs::dump::dump,
-    fs::model::BlocksModel,
-    fs::past::RETENTIONS,
-    fs::state::{FilesystemState, Promise, TreeState, VolumeState},
-    history::History,
-    outcome::{Check, Violation},
+    fs::{
+        check::{RETENTIONS, dump},
+        state::{BlocksModel, FilesystemState, Promise, TreeState, VolumeState},
+    },
+    run::{Check, History, Violation},
     trace,
 };
 

@@ -7,7 +7,7 @@
 use terrace_dataset::FsError;
 
 use super::Run;
-use crate::{ensure, fs::state::Promise, outcome::Check, trace};
+use crate::{ensure, fs::state::Promise, run::Check, trace};
 
 impl Run {
     pub(super) fn fsync(&mut self) -> Check {
@@ -42,7 +42,7 @@ impl Run {
         let result = if self.random.chance(1, 2) {
             handle.sync()
         } else {
-            handle.sync_object(crate::fs::model::ROOT)
+            handle.sync_object(crate::fs::state::ROOT)
         };
         match result {
             Ok(()) => {

@@ -4,9 +4,8 @@
 
 use super::Run;
 use crate::{
-    fs::past::RETENTIONS,
-    fs::state::Promise,
-    outcome::{Check, Violation},
+    fs::{check::RETENTIONS, state::Promise},
+    run::{Check, Violation},
     trace,
 };
 

@@ -6,10 +6,9 @@ use terrace_store::{Compression, Placement};
 
 use super::Run;
 use crate::{
-    content::Content,
     ensure,
-    machine::{Counted, Survivors},
-    outcome::Check,
+    hardware::{Counted, Survivors},
+    run::{Check, Content},
     store::model::Value,
     trace,
 };

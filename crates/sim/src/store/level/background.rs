@@ -7,7 +7,7 @@ use terrace_chunk::Step;
 use terrace_store::{ChunkId, Placement, Store};
 
 use super::Run;
-use crate::{ensure, outcome::Check, trace, violation};
+use crate::{ensure, run::Check, trace, violation};
 
 /// Steps of the background after which it must have come to rest.
 pub(super) const STEPS_MAX: u64 = 20_000;

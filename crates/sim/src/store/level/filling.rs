@@ -4,9 +4,8 @@
 
 use super::Run;
 use crate::{
-    content::Content,
-    fault::FaultKind,
-    outcome::Check,
+    hardware::FaultKind,
+    run::{Check, Content},
     store::model::{ChunkUse, Value},
     trace,
 };

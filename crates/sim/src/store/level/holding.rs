@@ -8,7 +8,7 @@ use terrace_store::{Compression, Flow, Placement};
 
 use super::Run;
 use crate::{
-    outcome::Check,
+    run::Check,
     store::model::{ChunkUse, Value},
     trace,
 };

@@ -16,9 +16,9 @@ use terrace_store::{Batch, ChunkId, Store};
 use super::Run;
 use crate::{
     ensure,
-    fault::FaultKind,
-    outcome::{Check, Violation},
+    hardware::FaultKind,
     rig::Rig,
+    run::{Check, Violation},
     store::model::{MARKER_KEY, StoreModel, Value, marker_number},
     trace, violation,
 };

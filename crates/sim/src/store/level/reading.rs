@@ -5,7 +5,7 @@
 use terrace_store::{ChunkId, Store};
 
 use super::Run;
-use crate::{ensure, outcome::Check, store::model::Value};
+use crate::{ensure, run::Check, store::model::Value};
 
 impl Run {
     pub(super) fn read_some(&mut self) -> Check {

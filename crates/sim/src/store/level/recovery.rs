@@ -6,8 +6,8 @@ use terrace_store::{Store, StoreError};
 use super::Run;
 use crate::{
     ensure,
-    fault::FaultKind,
-    outcome::{Check, Violation},
+    hardware::FaultKind,
+    run::{Check, Violation},
     store::model::{MARKER_KEY, marker_number},
     trace, violation,
 };

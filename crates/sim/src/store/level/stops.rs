@@ -6,7 +6,7 @@
 use terrace_store::{Batch, Store, StoreError};
 
 use super::Run;
-use crate::{ensure, outcome::Check, trace};
+use crate::{ensure, run::Check, trace};
 
 impl Run {
     /// Devices begin or stop to fail by chance.

@@ -6,7 +6,7 @@
 use terrace_chunk::{FORMAT_NEWEST, FORMAT_OLDEST};
 
 use super::Run;
-use crate::{ensure, outcome::Check, trace};
+use crate::{ensure, run::Check, trace};
 
 /// What is known of the version of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

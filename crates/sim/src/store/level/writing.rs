@@ -13,10 +13,9 @@ use super::{
     again::{RECENT_MAX, Recent},
 };
 use crate::{
-    content::Content,
     ensure,
-    fault::FaultKind,
-    outcome::Check,
+    hardware::FaultKind,
+    run::{Check, Content},
     store::model::{ChunkUse, MARKER_KEY, Value, marker_number},
     trace, violation,
 };

@@ -1,0 +1,167 @@
+//! Copies by `copy_range`, within and beside what is shared, and changes of what was copied before it is committed.
+//!
+//! What must hold: a copy is made in pieces, from its start to its end, none of which is longer than what is left of a
+//! region (or 256 KiB where bytes are copied); a commit may come between two of them, as it does when room is short.
+
+use std::collections::BTreeSet;
+
+use terrace_dataset::{AllocateMode, Context};
+
+use super::{
+    call::{Change, Done},
+    file_data::{caller, stripped, strips},
+};
+use crate::{
+    fs::{level::Run, state::TreeModel},
+    run::Check,
+};
+
+const BLOCK_BYTES: u64 = 4096;
+const REGION_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Bytes after which a commit may come in a copy of `length` bytes, whether its pieces are shared or copied.
+fn cuts(from: u64, to: u64, length: u64) -> BTreeSet<u64> {
+    let mut cuts = BTreeSet::new();
+    let mut next = vec![0];
+    while let Some(done) = next.pop() {
+        let (at, onto) = (from + done, to + done);
+        let reach = (REGION_BYTES - at % REGION_BYTES)
+            .min(REGION_BYTES - onto % REGION_BYTES)
+            .min(length - done);
+        let aligned = at.is_multiple_of(BLOCK_BYTES) && onto.is_multiple_of(BLOCK_BYTES);
+        let shared = if aligned {
+            reach / BLOCK_BYTES * BLOCK_BYTES
+        } else {
+            0
+        };
+        for piece in [reach.min(PIECE_BYTES), shared, reach] {
+            if piece > 0
+                && (aligned || piece <= PIECE_BYTES)
+                && done + piece < length
+                && cuts.insert(done + piece)
+            {
+                next.push(done + piece);
+            }
+        }
+    }
+    cuts
+}
+
+/// What a crash may find of a copy of `data`, which lies at `from` in its source, to `offset` of an object of the tree.
+pub(crate) fn copied_in_part(
+    tree: &TreeModel,
+    (from, object): (u64, u64),
+    offset: u64,
+    data: &[u8],
+) -> Vec<TreeModel> {
+    let cuts = cuts(from, offset, data.len() as u64);
+    let parts = cuts.into_iter().filter_map(|cut| {
+        let mut part = tree.clone();
+        part.write(object, offset, &data[..cut as usize]).ok()?;
+        Some(part)
+    });
+    parts.collect()
+}
+
+impl Run {
+    pub(crate) fn copy_range(&mut self, index: usize, from: u64, to: u64) -> Check {
+        if from == to {
+            return Ok(());
+        }
+        let tree = &self.filesystems[index].history.newest().tree;
+        let size = tree.file(from).map_or(0, |file| file.size);
+        if size == 0 {
+            return Ok(());
+        }
+        let aligned = self.random.chance(2, 3);
+        let mut from_offset = self.random.below(size);
+        let mut to_offset = self.random.below(1 << 20);
+        if aligned {
+            from_offset = from_offset / 4096 * 4096;
+            to_offset = to_offset / 4096 * 4096;
+        }
+        let mut length = self.random.between(1, size).min(300_000);
+        if self.aside.chance(1, 3) {
+            // Up to the end of the source, into the middle of the target; what is committed can be shared.
+            let target_size = tree.file(to).map_or(0, |file| file.size);
+            (from_offset, to_offset) = (
+                from_offset / 4096 * 4096,
+                self.aside.below(target_size / 4096 + 1) * 4096,
+            );
+            length = (size - from_offset).min(300_000);
+        }
+        if self.aside.chance(1, 3)
+            && let Some(handle) = self.filesystems[index].handle.clone()
+            && let Err(error) = handle.commit()
+        {
+            return self.after_error("commit", &error);
+        }
+        let words = format!("copy {length} bytes from {from_offset} of {from} to {to_offset} of {to}");
+        self.call(index, &words, |fs, tree| {
+            let strips = strips(to_offset + length);
+            let result = fs.copy_range(&caller(strips), from, from_offset, to, to_offset, length);
+            let data = tree
+                .file(from)
+                .map(|file| file.read(from_offset, length as usize))
+                .unwrap_or_default();
+            let copied = result.as_ref().map_or(data.len() as u64, |copied| *copied);
+            if copied > data.len() as u64 || (copied == 0 && !data.is_empty()) {
+                return Done::wrong(format!("{copied} of {} bytes copied", data.len()));
+            }
+            let data = &data[..copied as usize];
+            let mut pieces = copied_in_part(tree, (from_offset, to), to_offset, data);
+            for piece in &mut pieces {
+                if let Err(refused) = stripped(piece, to, strips) {
+                    return Done::wrong(refused.to_string());
+                }
+            }
+            let model = tree.write(to, to_offset, data);
+            let model = model.and_then(|()| stripped(tree, to, strips));
+            let done = Done::of(result, model, vec![from, to]).by_way_of(pieces);
+            done.stamping(&[(to, Change::Content)])
+        })?;
+        match self.aside.below(6) {
+            0 => self.punch_copied(index, to, to_offset + self.aside.clone().below(length)),
+            1 => self.write_copied(index, to, to_offset + self.aside.clone().below(length)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A hole in what was copied just before, and is not committed.
+    fn punch_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        let length = self.aside.between(1, 20_000);
+        let words = format!("punch {length} bytes at {offset} out of what was copied to {object}");
+        self.call(index, &words, |fs, tree| {
+            let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, offset, length);
+            Done::of(result, tree.zero(object, offset, length, false), vec![object])
+        })
+    }
+
+    /// The same with something else in the place of it.
+    fn write_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
+        let data = vec![0x5B; self.aside.between(1, 20_000) as usize];
+        let words = format!(
+            "write {} bytes at {offset} of {object} over what was copied",
+            data.len()
+        );
+        self.call(index, &words, |fs, tree| {
+            let result = fs.write(&Context::root(), object, offset, &data, false);
+            let written = result.as_ref().map_or(data.len(), |written| *written);
+            Done::of(result, tree.write(object, offset, &data[..written]), vec![object])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_cut_where_regions_end_and_where_its_pieces_do() {
+        let cuts = |from, to, length| cuts(from, to, length).into_iter().collect::<Vec<_>>();
+        assert_eq!(cuts(0, 0, 4096), []);
+        assert_eq!(cuts(824_308, 858_667, 300_000), [189_909, 224_268]);
+        assert_eq!(cuts(0, 1 << 20, 300_000), [262_144, 299_008]);
+    }
+}
