@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Power cuts under the real binary and real programs. The daemon runs on devices that lose what was not flushed when it
-# dies (crates/device/src/volatile.rs), so that kill -9 is a power cut: unflushed sectors are lost, kept or torn at 512
+# dies (crates/device/src/kinds/volatile.rs), so that kill -9 is a power cut: unflushed sectors are lost, kept or torn at 512
 # bytes, in any order. A log writer, SQLite and git, each with fsync, run beside a load that never syncs; after
 # each cut what they were told is durable must be there, and the pool must scrub clean.
 #   scripts/power-cut.sh TERRACE-BINARY [ROUNDS] [SEED] [postgres]      with PostgreSQL too, if it is installed

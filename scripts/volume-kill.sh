@@ -3,7 +3,7 @@
 # is durable, and pgbench beside them. Each time the filesystem loses its disk; then the daemon is started, the device
 # comes back by itself, ext4 replays its journal, PostgreSQL its own, and every committed row must be there, the
 # balances of pgbench's tables must agree, and e2fsck must find nothing. With --power every kill is a power cut: the
-# pool's devices lose what was not flushed (crates/device/src/volatile.rs).
+# pool's devices lose what was not flushed (crates/device/src/kinds/volatile.rs).
 #   scripts/volume-kill.sh TERRACE-BINARY [ROUNDS] [SEED] [--power]      10 rounds
 set -uo pipefail
 cd "$(dirname "$0")/.."

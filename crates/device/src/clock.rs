@@ -1,7 +1,9 @@
 //! The seam to time, so that a simulation decides what time it is.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
 
 /// Tells the time.
 pub trait Clock: Send + Sync {

@@ -1,7 +1,6 @@
 //! What goes wrong on a device, in words that name the device, the operation, the place and the cause.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// What was being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,54 +6,27 @@
 //! inside the device, anything else is an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
 //! a flush failed, every later flush of that open device fails too (what was lost cannot be known any more).
 
-mod buffer;
-mod claim;
 mod clock;
-mod complaint;
-mod directory;
-mod duration;
 mod error;
-mod file;
-mod flush_gate;
-mod holders;
-mod host_shortage;
-mod lone_reads;
-mod memory;
-mod polling;
-mod promptness;
+mod host;
+mod io;
+mod kinds;
 mod randomness;
-mod ring;
-mod served_request;
-mod size;
-mod spare_memory;
-mod spec;
-mod stray;
-mod unix_socket;
-mod uring;
-mod volatile;
+mod text;
 
-pub use buffer::{AlignedBuffer, HUGE_PAGE_BYTES};
-pub use claim::{Claim, Made};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use complaint::Complaint;
-pub use directory::DirectoryDevice;
-pub use duration::{format_duration, parse_duration, parse_seconds};
 pub use error::{Cause, DeviceError, Operation};
-pub use file::FileDevice;
-pub use holders::{holders_of, partitions_of};
-pub use host_shortage::HostShortage;
-pub use memory::MemoryDevice;
-pub use polling::allow_polling;
-pub use promptness::be_prompt;
+pub use host::{
+    Claim, Complaint, HostShortage, Made, ServedRequest, Serving, SocketFile, give_spare_memory_back,
+    holders_of, listen_at, partitions_of,
+};
+pub use io::{AlignedBuffer, HUGE_PAGE_BYTES, Uring, allow_polling, be_prompt};
+pub use kinds::{DirectoryDevice, FileDevice, MemoryDevice, Stray, VOLATILE_VARIABLE, VolatileDevice};
 pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
-pub use served_request::{ServedRequest, Serving};
-pub use size::{SizeError, exact_size, format_size, parse_size};
-pub use spare_memory::give_spare_memory_back;
-pub use spec::{DeviceKind, DeviceSpec, SpecError, open_path, peek_path};
-pub use stray::Stray;
-pub use unix_socket::{SocketFile, listen_at};
-pub use uring::Uring;
-pub use volatile::{VOLATILE_VARIABLE, VolatileDevice};
+pub use text::{
+    DeviceKind, DeviceSpec, SizeError, SpecError, exact_size, format_duration, format_size, open_path,
+    parse_duration, parse_seconds, parse_size, peek_path,
+};
 
 /// The unit of device I/O in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK_BYTES: usize = 4096;

@@ -6,7 +6,7 @@
 
 use parking_lot::Mutex;
 
-use crate::protocol::PIECE_BYTES;
+use crate::wire::PIECE_BYTES;
 
 /// Size of the buffer that every request can have.
 pub const SMALL_BYTES: usize = 64 << 10;

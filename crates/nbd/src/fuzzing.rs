@@ -17,14 +17,11 @@ use rustix::net::{SendFlags, send};
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
 
 use crate::{
-    channel::plain,
-    connection::{Stream, Terms},
-    negotiation::{Exports, Outcome, Security, greet, negotiate},
-    protocol::{
+    connection::{Exports, Outcome, Resources, Security, Stream, Terms, greet, negotiate, plain, transmit},
+    wire::{
         CMD_DISCONNECT, CMD_READ, EXTENDED_REPLY_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX,
         REPLY_FLAG_DONE, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
     },
-    transmission::{Resources, transmit},
 };
 
 /// What a client says of itself after the greeting.

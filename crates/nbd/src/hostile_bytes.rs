@@ -5,7 +5,7 @@ use terrace_fuzz::fuzz;
 
 use crate::{
     fuzzing,
-    protocol::{
+    wire::{
         CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISCONNECT, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE,
         CMD_WRITE_ZEROES, EXTENDED_REQUEST_MAGIC, OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO,
         OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
@@ -41,7 +41,7 @@ fn request(extended: bool, flags: u16, command: u16, cookie: u64, offset: u64, l
 fn request_headers() {
     let samples = [false, true].map(|extended| {
         let whole = request(extended, 1, CMD_WRITE, 7, 8192, 4096);
-        whole[..crate::protocol::Request::header_bytes(extended)].to_vec()
+        whole[..crate::wire::Request::header_bytes(extended)].to_vec()
     });
     fuzz(HERE, "request", samples.to_vec(), None, &mut fuzzing::request);
 }

@@ -10,20 +10,12 @@
 //! request ends that connection and nothing else; a reply is written whole under the connection's write lock; a
 //! FLUSH that is answered covers every write of every connection that was answered before it.
 
-mod batch;
 mod buffers;
-mod channel;
 mod connection;
-mod crowd;
-mod negotiation;
-mod protocol;
-mod refusal;
-mod reply;
-mod seats;
+mod connection_slots;
+mod memory_pressure;
 mod server;
-mod tls;
-mod transmission;
-mod turns;
+mod wire;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -31,5 +23,5 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
+pub use connection::{Tls, TlsError, TlsFiles};
 pub use server::{Address, Server, ServerError};
-pub use tls::{Tls, TlsError, TlsFiles};

@@ -23,13 +23,11 @@ use terrace_dataset::BlockDevice;
 use terrace_device::{Complaint, SocketFile, listen_at};
 
 use crate::{
-    channel::{self, Dialogue},
-    connection::Stream,
-    crowd::Crowd,
-    negotiation::{Exports, Outcome, Security, greet, negotiate},
-    seats::{Seat, Seated},
-    tls::Tls,
-    transmission::{Resources, transmit},
+    connection::{
+        Dialogue, Exports, Outcome, Resources, Security, Stream, Tls, channel, greet, negotiate, transmit,
+    },
+    connection_slots::{Seat, Seated},
+    memory_pressure::Crowd,
 };
 
 /// How long the answers of clients whose connections are ended may take to go out.

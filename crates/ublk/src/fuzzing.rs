@@ -9,10 +9,8 @@ use parking_lot::Mutex;
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
 
 use crate::{
-    protocol::Descriptor,
-    request::{Operation, Request, Service},
-    unflushed::Unflushed,
-    write_back::Bell,
+    kernel::Descriptor,
+    serving::{Bell, Operation, Request, Service, Unflushed},
 };
 
 /// What a descriptor takes, as far as it is looked at.

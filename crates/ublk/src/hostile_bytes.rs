@@ -2,7 +2,7 @@
 
 use terrace_fuzz::fuzz;
 
-use crate::{fuzzing, protocol};
+use crate::{fuzzing, kernel::protocol};
 
 #[test]
 fn requests() {

@@ -13,18 +13,10 @@
 //! - Each request's memory belongs to the kernel, to the queue's thread or to one worker, never to two of them.
 //! - Only devices that carry our own token are ever stopped or deleted.
 
-mod config;
-mod control;
-mod crew;
-mod device;
 mod error;
-mod memory;
-mod protocol;
-mod queue;
-mod request;
+mod kernel;
 mod server;
-mod unflushed;
-mod write_back;
+mod serving;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -32,6 +24,6 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use control::{Availability, availability};
 pub use error::UblkError;
+pub use kernel::{Availability, availability};
 pub use server::{Server, clear_remains, is_ublk};

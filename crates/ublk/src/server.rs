@@ -21,16 +21,9 @@ use rand::RngExt;
 use terrace_dataset::BlockDevice;
 
 use crate::{
-    config,
-    control::Control,
-    crew::{Crew, Mailbox, stay_out_of_writeback},
-    device::{self, channel_path, disk_path, number_of},
     error::UblkError,
-    protocol::{Command, Information},
-    queue::Queue,
-    request::Service,
-    unflushed::Unflushed,
-    write_back::{Bell, WriteBack},
+    kernel::{Command, Control, Information, channel_path, config, device, disk_path, number_of},
+    serving::{Bell, Crew, Mailbox, Queue, Service, Unflushed, WriteBack, stay_out_of_writeback},
 };
 
 /// How long the file of a new device may take to appear, or to be let go of by a process that is going away.
@@ -343,11 +336,11 @@ pub fn clear_remains(mark: &Path) -> Result<Option<PathBuf>, UblkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::tests::Disk;
+    use crate::serving::tests::Disk;
 
     #[test]
     fn without_a_control_device_there_is_an_error_and_nothing_is_left() {
-        if Path::new(crate::protocol::CONTROL_PATH).exists() {
+        if Path::new(crate::kernel::CONTROL_PATH).exists() {
             eprintln!("skipped: there is ublk here; scripts/ublk-guest.sh tries it");
             return;
         }

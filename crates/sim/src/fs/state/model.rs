@@ -304,14 +304,6 @@ pub struct TreeModel {
 }
 
 impl TreeModel {
-    /// With nothing but a root directory, of that mode.
-    pub fn new(root_mode: u32) -> Self {
-        let root = Node::new(root_mode, 2, Body::Directory(BTreeMap::new()));
-        Self {
-            nodes: BTreeMap::from([(ROOT, Arc::new(root))]),
-        }
-    }
-
     /// From nodes that were read from somewhere.
     pub fn from_nodes(nodes: BTreeMap<u64, Arc<Node>>) -> Self {
         Self { nodes }
@@ -373,11 +365,6 @@ impl TreeModel {
     /// Number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
-    }
-
-    /// Never: there is always a root.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     /// Data blocks of all files.
