@@ -2,7 +2,7 @@
 //! had to fetch from a device may be worth a place on a faster one. Heat by region does not tell apart what is scattered in
 //! small blocks, and a count of a long chunk not, whether all of it is read or one block.
 //!
-//! Counts are kept in two sketches (`sketch.rs`): of blocks, whatever chunk they are in, and of long chunks as wholes. Each is
+//! Counts are kept in two sketches (`count_min.rs`): of blocks, whatever chunk they are in, and of long chunks as wholes. Each is
 //! halved by the number of places that there are for what it counts.
 //!
 //! Invariants: all memory is taken when it is made, or when it is told to take more or less; counting takes no lock, waits for nobody

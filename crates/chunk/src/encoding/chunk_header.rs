@@ -1,4 +1,4 @@
-//! `ChunkHeader`: what a segment says of each chunk in it: right before its payload, or in a head block (`heads.rs`).
+//! `ChunkHeader`: what a segment says of each chunk in it: right before its payload, or in a head block (`head_block.rs`).
 //!
 //! Layout (88 bytes, little-endian): magic 4 · compression 1 · distance of the payload 3, 0 if it lies right behind · id 8 ·
 //! owner: dataset 4, object 8, block 8, checkpoint 8 · content length 4 · payload length 4 · BLAKE3 of the content 32 ·

@@ -4,7 +4,7 @@
 //! chunk id (varint) · metadata segments (see `meta_storage`).
 //!
 //! Invariants: counters are those at the log position, so that adding what the log holds after it gives the newest. All
-//! versions are laid out alike; what the records and the log behind a root may say depends on its version (`format.rs`).
+//! versions are laid out alike; what the records and the log behind a root may say depends on its version (`version.rs`).
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ pub(crate) struct State {
     pub(crate) replaced: Vec<SegmentId>,
 }
 
-/// Extents in segments; where their copies lie: `meta_copies.rs`.
+/// Extents in segments; where their copies lie: `mirroring.rs`.
 pub struct MetaStorage {
     pub(crate) pool: Arc<Pool>,
     pub(crate) state: Mutex<State>,

@@ -11,7 +11,7 @@
 //! Dirty and frozen pages lie above the record and know nothing of it. Blocks that a reflink has mapped, but no commit has
 //! counted yet, would lose their chunks: while there are any, nothing is replaced, and while something is replaced, none
 //! are made ([`Relayouts`]). Room is taken first, as for any write: a relayout never fills the pool, but for one that is made because it
-//! is full (`relief.rs`), a little at a time.
+//! is full (`free_space.rs`), a little at a time.
 
 use std::{
     borrow::Cow,

@@ -43,7 +43,7 @@ pub struct MountOptions {
     pub extended_attributes: bool,
     /// Most threads that serve requests; they are started as needed.
     pub threads_max: usize,
-    /// Whether requests may come through io_uring where the kernel offers it (see `ring.rs`).
+    /// Whether requests may come through io_uring where the kernel offers it (see `uring_entry.rs`).
     pub ring: bool,
     /// Longest WRITE and READ, bytes; whole pages.
     pub transfer_bytes: usize,

@@ -1,6 +1,6 @@
 //! `Receiver`: one thread that reads requests from `/dev/fuse` and answers them there.
 //!
-//! Where requests come through rings (`ring.rs`), only what the kernel never sends through those arrives here: that it
+//! Where requests come through rings (`uring_entry.rs`), only what the kernel never sends through those arrives here: that it
 //! forgets objects.
 
 use std::{

@@ -36,7 +36,7 @@ const LARGE_BYTES: usize = 16 * 1024;
 /// What a receiving thread shows to the watcher.
 #[derive(Default)]
 pub struct Place {
-    /// The queue that the thread serves through a ring (`ring_crew.rs`); it keeps its place whatever happens.
+    /// The queue that the thread serves through a ring (`uring_threads.rs`); it keeps its place whatever happens.
     queue: Option<usize>,
     /// Whether the thread still has its place.
     held: AtomicBool,

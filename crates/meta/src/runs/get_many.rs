@@ -1,5 +1,5 @@
 //! Looking many keys up at once: what neighbours share – the head of a table, a block of it – is fetched once for all, and
-//! what they need of one run is read together (`stretch.rs`).
+//! what they need of one run is read together (`batch_lookup.rs`).
 //!
 //! Invariants: the answer for a key is what [`Tree::get`] gives for it at some moment during the call; no lock is held
 //! across a read of the storage.

@@ -1,5 +1,5 @@
 //! Hot chunks: single chunks that are read often move up, wherever their regions lie. What is scattered in small blocks
-//! makes all regions about as warm as each other, and none of them fits. Of long chunks single blocks do (`hot_pieces.rs`).
+//! makes all regions about as warm as each other, and none of them fits. Of long chunks single blocks do (`split_hot_blocks.rs`).
 //!
 //! Invariants: what moves here obeys all that promotion of regions does (pins, marks, windows, rates, resting tiers, the
 //! courtesy to users), and shows as a job of its own; a round is bounded by what the sketch of `ChunkHeat` holds. Room is

@@ -269,7 +269,7 @@ impl Mover {
             }
             if kept.is_none() && self.only_used_rise(inner, target, planned) {
                 let heat = &self.environment.chunk_heat;
-                // What only a few blocks of a long chunk are read for comes up by itself (`hot_pieces.rs`).
+                // What only a few blocks of a long chunk are read for comes up by itself (`split_hot_blocks.rs`).
                 chunks.retain(|moving| {
                     let (id, blocks) = (moving.id(), moving.blocks());
                     heat.reads(id, blocks) > 0 && !heat.is_concentrated(id, blocks)

@@ -8,7 +8,7 @@
 //! and what is being overwritten makes more of them than the tier can hold; and who waits until it is full has no room to
 //! write in. There regions are looked at *early*, as soon as a commit left them and each once until the next commit, and what
 //! is left of their chunks is cut so small that nothing dead is left behind (`Cut::Survivors`); they are put in order once they
-//! rest. That goes before what rests, and before anything sinks (`migrate.rs`). As long as looks win nothing they become more
+//! rest. That goes before what rests, and before anything sinks (`batch.rs`). As long as looks win nothing they become more
 //! and more rare.
 //!
 //! What somebody reads in order, over and over perhaps, is put in order *for readers*, as soon as commits have left it alone for

@@ -1,5 +1,5 @@
 //! A step of a relayout: the next few regions of a round ([`Relayouts`](crate::relayout::queue::Relayouts)) are laid out anew. What is worth it says
-//! `terrace_dataset::Layout`, how it is done `dataset/src/relayout/relayout.rs`.
+//! `terrace_dataset::Layout`, how it is done `relayout/step.rs`.
 //!
 //! Invariants: content stays on its tier, and a tier that rests is left alone; a pool or a tier without room ends the round, and what was
 //! not looked at is looked at again; users are given way, but not by early regions while they write: what gives back a third of what it writes
