@@ -1,6 +1,6 @@
 //! Every integration test of this crate in one program: each program of tests links all below it, and one for each
 //! file took gigabytes and most of the time of a build. A file that is not named here would not run; the house
-//! (`crates/cli/tests/house.rs`) checks that none is missing.
+//! (`crates/house/tests/tidy.rs`) checks that none is missing.
 
 mod apart;
 mod away;

@@ -12,13 +12,13 @@ const EMPTY_NAMES: [&str; 6] = ["common", "helpers", "misc", "shared", "util", "
 /// Pairs on the same floor that may depend on one another, (user, used): the contract and its implementations.
 const SAME_FLOOR: [(&str, &str); 1] = [("terrace-chunk", "terrace-store")];
 /// Declared for their features alone, (crate, dependency).
-const FOR_FEATURES: [(&str, &str); 1] = [("faults", "proc-macro2")];
+const FOR_FEATURES: [(&str, &str); 2] = [("faults", "proc-macro2"), ("house", "proc-macro2")];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
-        .expect("crates/cli lies two below the root")
+        .expect("this crate lies two below the root")
         .to_path_buf()
 }
 
