@@ -12,11 +12,13 @@
 
 mod admission;
 mod append;
+mod buffer_pool;
 mod buffers;
 mod catalog;
 mod checking;
 mod durability;
 mod encoding;
+mod errors;
 mod gc;
 mod ledger;
 mod metadata;
@@ -40,7 +42,7 @@ pub use checking::{
     Alone, AuditReport, DamagedChunk, DeviceLoad, EvacuateCursor, EvacuateProgress, Findings, Plight,
     ScrubCursor, ScrubProgress, UnreadableMetadata, VerifyProgress,
 };
-pub use encoding::{FORMAT_NEWEST, FORMAT_OLDEST, FORMATS};
+pub use encoding::{ChunkPlace, EntryPlace, FORMAT_NEWEST, FORMAT_OLDEST, FORMATS, TablePlace};
 pub use options::{Options, Step};
-pub use recovery::{ChunkPlace, EntryPlace, How, Salvaged, Survey, TablePlace};
+pub use recovery::{How, Salvaged, Survey};
 pub use store::ChunkStore;

@@ -1,8 +1,6 @@
 //! `Options`: what a caller chooses when a store is made or opened.
 
-/// What the dedup index keeps of a hash, bytes.
-pub(crate) const HINT_BYTES_MAX: usize = 16;
-
+use crate::encoding::HINT_BYTES_MAX;
 /// Settings of a [`ChunkStore`](crate::ChunkStore); none of them is written to the pool.
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -3,8 +3,10 @@
 //! Order of locks: maintenance → tables → stream → commit → books; the group-commit lock and those inside open segments, tree
 //! and log are taken last and alone. None but maintenance, tables and the log's appending lock is held across I/O.
 
+use super::errors::meta_error;
+use crate::{catalog::CommitState, durability::GroupState};
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
@@ -14,10 +16,9 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use terrace_codec::Writer;
 use terrace_log::Log;
-use terrace_meta::{MetaError, Tree, Value};
-use terrace_pool::{Pool, PoolError};
+use terrace_meta::{Tree, Value};
+use terrace_pool::Pool;
 use terrace_store::{
     Batch, ChunkFill, ChunkId, ChunkInfo, ChunkPart, Compression, MoveRates, Piece, Placement, Reservation,
     RewriteOutcome, Sequence, Space, Store, StoreError, Trial, Written,
@@ -25,41 +26,15 @@ use terrace_store::{
 
 use crate::{
     Options,
-    admission::Need,
-    append::{Stream, StreamKey},
+    append::Stream,
     buffers::OpenSegments,
-    encoding::{Counters, Scratch},
+    encoding::Scratch,
     gc::Maintenance,
     ledger::BookKeeper,
     metadata::MetaStorage,
+    space::{Need, StreamKey},
     worker_pool::Crew,
 };
-
-/// What commits change, in one order.
-pub(crate) struct CommitState {
-    /// Sequence of the newest batch.
-    pub sequence: u64,
-    /// Batches that are not in the log yet.
-    pub pending: Writer,
-    /// Bytes of batches that are being written to the log.
-    pub in_flight: u64,
-    /// Sequence of the first of them.
-    pub first: u64,
-    /// Totals after the newest batch.
-    pub counters: Counters,
-    /// Totals at each place where the log can be entered.
-    pub marks: VecDeque<(u64, Counters)>,
-    /// Devices on which the chunks lie that pending batches tell of.
-    pub places: BTreeSet<u16>,
-}
-
-/// State of the group commit.
-pub(crate) struct GroupState {
-    /// Everything up to here is durable.
-    pub durable: u64,
-    /// A leader is writing, since then.
-    pub leading: Option<std::time::Instant>,
-}
 
 /// Chunks and records on a pool. All methods may be called from any thread.
 pub struct ChunkStore {
@@ -187,28 +162,6 @@ impl ChunkStore {
         self.stopping.store(true, Ordering::Release);
         tracing::error!(%cause, "the store stopped accepting writes");
         StoreError::Stopped(cause)
-    }
-}
-
-pub(crate) fn pool_error(error: PoolError) -> StoreError {
-    if error.is_no_space() {
-        StoreError::NoSpace
-    } else {
-        StoreError::Device(error.to_string().into())
-    }
-}
-
-pub(crate) fn meta_error(error: MetaError) -> StoreError {
-    match error {
-        MetaError::Damaged { .. } | MetaError::Manifest(_) => {
-            StoreError::DamagedMetadata(error.to_string().into())
-        }
-        MetaError::Unreadable { .. } => StoreError::UnreadableMetadata(error.to_string().into()),
-        MetaError::Storage {
-            cause: terrace_meta::ExtentError::NoSpace(_),
-            ..
-        } => StoreError::NoSpace,
-        other => StoreError::Device(other.to_string().into()),
     }
 }
 

@@ -15,8 +15,10 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_store::StoreError;
 
-use super::make_room::Waiting;
-use crate::{append::StreamKey, store::ChunkStore};
+use crate::{
+    space::{StreamKey, Waiting},
+    store::ChunkStore,
+};
 
 /// For a segment.
 const WAIT_MAX: Duration = Duration::from_secs(2);

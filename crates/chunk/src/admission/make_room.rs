@@ -4,7 +4,8 @@
 //! packing closer (`packing.rs`), and began after they asked; how long somebody else works here is no reason. Who waits may hold reservations, claims of no
 //! content and whatever locks of floors above, none of which the background asks for.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::{gc::InVain, space::Waiting};
+use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use terrace_store::StoreError;
@@ -19,54 +20,6 @@ use crate::{
 const ROUNDS_IN_VAIN: u32 = 2;
 /// Steps of a round at most: users who go on writing leave always something to do.
 const ROUND_STEPS: usize = 16_384;
-
-/// Who needs room, and what became of it.
-#[derive(Debug, Default)]
-pub(crate) struct Need {
-    /// Who waits for room, or makes it.
-    waiting: AtomicUsize,
-    /// Turns of work for it that were begun.
-    turns: AtomicU64,
-    /// Segments that new content took, so that what others were quicker to take counts as brought back.
-    taken: AtomicU64,
-}
-
-impl Need {
-    /// New content took so many segments.
-    pub fn took(&self, segments: usize) {
-        self.taken.fetch_add(segments as u64, Ordering::AcqRel);
-    }
-
-    /// Whether somebody waits.
-    pub fn is_felt(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) > 0
-    }
-}
-
-/// The last turn that brought nothing back.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct InVain {
-    /// Its number, from 1.
-    turn: u64,
-    /// The newest batch at its end.
-    newest: u64,
-}
-
-/// Counts who waits, also if they are thrown out of it.
-pub(crate) struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    pub(crate) fn of(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
 
 impl ChunkStore {
     /// How many wait until room was made, or there is none to be had.

@@ -6,4 +6,3 @@ mod demotion_wait;
 mod make_room;
 
 pub(crate) use demotion_wait::Sinking;
-pub(crate) use make_room::{InVain, Need, Waiting};

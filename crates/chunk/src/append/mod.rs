@@ -3,7 +3,8 @@
 //! Owns the streams; each slot has its own lock.
 
 mod missing_copies;
+mod stream;
 mod writer;
 
 pub(crate) use missing_copies::{Shortage, lacks_copies};
-pub(crate) use writer::{Stream, StreamKey};
+pub(crate) use stream::Stream;

@@ -3,75 +3,26 @@
 //! Invariants: a segment is claimed by a batch before any chunk in it is; a buffer whose write failed is placed again
 //! in another segment before it counts as landed, so that a later log entry never names bytes that are nowhere.
 
+use super::stream::Stream;
+use crate::space::StreamKey;
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering},
 };
 
-use parking_lot::Mutex;
 use terrace_meta::{Operation, Value};
 use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
-use terrace_store::{CHUNK_BYTES_MAX, Flow, Placement, StoreError};
+use terrace_store::{CHUNK_BYTES_MAX, StoreError};
 
 use super::missing_copies::are_too_few;
 use crate::{
     buffers::{Append, BUFFER_BYTES, Chunk, Flight, OpenSegment},
     catalog::Operations,
     encoding::{COPIES_MAX, Counters, HEADER_BYTES, Location, TABLE_SEGMENTS, compression, segment_key},
+    errors::pool_error,
     space::TierRoom,
-    store::{ChunkStore, pool_error},
+    store::ChunkStore,
 };
-
-/// Appends of one kind share a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StreamKey {
-    /// New data, wherever it lands.
-    Random,
-    /// New sequential data.
-    Sequential,
-    /// Data that is to lie on a tier (moved, mostly).
-    Tier(u8, bool),
-}
-
-/// The open segment of a stream.
-#[derive(Default)]
-pub(crate) struct Stream {
-    slot: Mutex<Slot>,
-}
-
-#[derive(Default)]
-struct Slot {
-    open: Option<Arc<OpenSegment>>,
-    /// It lies on a slower tier than the stream is for, since that had no room when as many segments had been released.
-    spilled_at: Option<u64>,
-    /// One that was begun so, from when there was room again until there is none.
-    aside: Option<Arc<OpenSegment>>,
-}
-
-impl Slot {
-    fn open(&self) -> Option<&Arc<OpenSegment>> {
-        self.open.as_ref().filter(|open| !open.is_closed())
-    }
-}
-
-impl StreamKey {
-    /// The stream of a placement.
-    pub fn of(placement: Placement) -> Self {
-        match placement {
-            Placement::Landing(Flow::Random) => Self::Random,
-            Placement::Landing(Flow::Sequential) => Self::Sequential,
-            Placement::Tier { tier, strict } => Self::Tier(tier, strict),
-        }
-    }
-
-    fn choice(self) -> TierChoice {
-        match self {
-            Self::Random => TierChoice::Random,
-            Self::Sequential => TierChoice::Sequential,
-            Self::Tier(tier, strict) => TierChoice::Tier { tier, strict },
-        }
-    }
-}
 
 fn request<'a>(choice: TierChoice, avoid: &'a [u16], garbage: &'a [u64], leave_free: u64) -> Request<'a> {
     Request {

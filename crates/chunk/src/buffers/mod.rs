@@ -2,7 +2,6 @@
 //!
 //! Owns the buffers of an open segment and the pool that they come from; each has its own lock.
 
-pub(crate) mod buffer_pool;
 mod open_segment;
 mod write_buffer;
 

@@ -2,8 +2,14 @@
 //!
 //! Owns the commit state; its lock is never held across I/O.
 
-mod places;
-mod references;
+mod batches;
+mod reclaimable;
+mod records;
 
+pub(crate) use reclaimable::{Inherited, estimate_of};
+mod places;
+
+pub(crate) use self::batches::{Operations, add_live};
+pub(crate) use batches::{CommitState, put_record};
 pub(crate) use places::Begun;
-pub(crate) use references::{Operations, add_live};
+pub(crate) use records::decode;

@@ -13,12 +13,14 @@ use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
-use super::references::{Operations, add_live, put_record};
+use super::{
+    batches::{CommitState, Operations, add_live, put_record},
+    records::decode,
+};
 use crate::{
     encoding::{ChunkRecord, Counters, Location, TABLE_CHUNKS, chunk_key},
     ledger::PinGuard,
-    reading::decode,
-    store::{ChunkStore, CommitState},
+    store::ChunkStore,
 };
 
 /// A move that was entered in the books.

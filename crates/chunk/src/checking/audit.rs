@@ -13,13 +13,13 @@ use terrace_store::{ChunkId, StoreError};
 
 use crate::{
     AuditReport, ChunkStore, Findings, UnreadableMetadata,
+    catalog::estimate_of,
     encoding::{
         ChunkRecord, Counters, HEADER_BYTES, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES,
         TABLE_SEGMENTS, candidate_of_key, chunk_key, chunk_of_key, segment_of_key,
     },
-    ledger::estimate_of,
+    errors::{meta_error, pool_error},
     recovery::{read_root, tree_options},
-    store::{meta_error, pool_error},
 };
 
 /// Records that one look into the tables gives.

@@ -13,7 +13,8 @@ use terrace_store::{ChunkId, Placement, StoreError, tier_bit};
 use crate::{
     DeviceLoad, EvacuateProgress,
     encoding::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
-    store::{ChunkStore, meta_error},
+    errors::meta_error,
+    store::ChunkStore,
 };
 
 /// Chunks without a readable copy that are kept by number.

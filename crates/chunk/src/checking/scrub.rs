@@ -16,8 +16,8 @@ use crate::{
     ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
     append::lacks_copies,
     encoding::{ChunkRecord, Location, chunk_of_key},
+    errors::meta_error,
     reading::{Stored, verified},
-    store::meta_error,
 };
 
 /// What looking at a record counts for, of the bytes that a step may read.

@@ -10,8 +10,8 @@ use super::scrub::RECORD_BYTES;
 use crate::{
     ChunkStore, ScrubCursor, VerifyProgress,
     encoding::{ChunkRecord, chunk_of_key},
+    errors::pool_error,
     recovery::read_root,
-    store::pool_error,
 };
 
 impl ChunkStore {

@@ -4,14 +4,12 @@
 //! lies on such ones alone as long as another one has room for the log; where two others have room it has both its copies on these,
 //! and a root that starts there follows.
 
+
 use terrace_log::Copies;
 use terrace_pool::{Presence, SegmentRange};
 use terrace_store::StoreError;
 
-use crate::{
-    gc::LOG_LEAVES_MAX,
-    store::{ChunkStore, pool_error},
-};
+use crate::{errors::pool_error, store::ChunkStore};
 
 impl ChunkStore {
     /// Notes devices on the labels of the others that fail, or lack what others have, and gets the log off those that fail before.
@@ -64,3 +62,6 @@ impl ChunkStore {
         with_room.count() > 1 || !parts.iter().all(|copies| copies.is_empty() || counts(copies))
     }
 }
+
+/// How often the log goes on elsewhere until it has left some segments.
+pub(crate) const LOG_LEAVES_MAX: u32 = 4;

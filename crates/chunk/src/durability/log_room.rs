@@ -11,7 +11,7 @@
 use parking_lot::MutexGuard;
 use terrace_store::{ChunkId, StoreError};
 
-use crate::store::{ChunkStore, CommitState};
+use crate::{catalog::CommitState, store::ChunkStore};
 
 /// What the head of an entry and its padding take, of an entry in two segments and one that names others, bytes.
 const ENTRIES_REST: u64 = 3 * 4096;

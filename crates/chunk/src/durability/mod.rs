@@ -2,7 +2,11 @@
 //!
 //! Owns the log and the state of the group that commits.
 
+mod group_commit;
+
 mod device_failure;
 mod log_room;
 
+pub(crate) use device_failure::LOG_LEAVES_MAX;
+pub(crate) use group_commit::GroupState;
 pub(crate) use log_room::{Margin, log_bytes};

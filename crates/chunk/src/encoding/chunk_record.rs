@@ -17,7 +17,6 @@ use super::{
     chunk_header::{DISTANCE_MAX, HEADER_BYTES, JOINED, check_lengths},
     compression,
 };
-use crate::options::HINT_BYTES_MAX;
 
 /// Chunk id → record.
 pub const TABLE_CHUNKS: u8 = 0x01;
@@ -252,6 +251,9 @@ pub fn candidate_of_key(key: &[u8]) -> Option<ChunkId> {
     let id: [u8; 8] = key.get(9..)?.try_into().ok()?;
     Some(ChunkId(u64::from_be_bytes(id)))
 }
+
+/// What the dedup index keeps of a hash, bytes.
+pub(crate) const HINT_BYTES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

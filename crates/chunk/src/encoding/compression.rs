@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use terrace_store::{CHUNK_BYTES_MAX, Compression, Trial};
 
-use crate::buffers::buffer_pool;
+use crate::buffer_pool;
 
 /// Code of content stored as it is.
 pub const RAW: u8 = 0;

@@ -9,10 +9,9 @@ use std::{sync::atomic::Ordering, time::Duration};
 use terrace_pool::{SegmentId, TierInfo, landing_tier};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError, tier_bit};
 
-use super::{scheduler::Maintenance, sweep::Sweep};
+use super::{sweep::Sweep, turn::Maintenance};
 use crate::{
-    append::StreamKey,
-    space::{TierRoom, unused_bytes},
+    space::{StreamKey, TierRoom, unused_bytes},
     store::ChunkStore,
 };
 

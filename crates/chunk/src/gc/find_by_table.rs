@@ -7,7 +7,7 @@
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
-use super::{compaction::Emptying, scheduler::Maintenance};
+use super::{compaction::Emptying, turn::Maintenance};
 use crate::{
     encoding::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
     store::ChunkStore,

@@ -12,8 +12,8 @@ use std::{sync::atomic::Ordering, time::Duration};
 use terrace_meta::Progress;
 use terrace_store::StoreError;
 
-use super::scheduler::{Maintenance, SLICE_BYTES, TURN_WAIT};
-use crate::{admission::Waiting, metadata::MetaStorage, store::ChunkStore};
+use super::turn::{Maintenance, SLICE_BYTES, TURN_WAIT};
+use crate::{metadata::MetaStorage, space::Waiting, store::ChunkStore};
 
 /// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
 const METADATA_REST: u32 = 1000;

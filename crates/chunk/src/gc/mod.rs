@@ -11,7 +11,9 @@ mod release;
 mod relocation;
 mod scheduler;
 mod sweep;
+mod turn;
 
+pub(crate) use turn::InVain;
 #[cfg(test)]
-pub(crate) use scheduler::SLICE_BYTES;
-pub(crate) use scheduler::{LOG_LEAVES_MAX, Maintenance, TURN_WAIT};
+pub(crate) use turn::SLICE_BYTES;
+pub(crate) use turn::{Maintenance, TURN_WAIT};

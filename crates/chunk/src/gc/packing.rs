@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use terrace_pool::SegmentId;
 use terrace_store::StoreError;
 
-use super::{compaction::Emptying, scheduler::Maintenance, sweep::Sweep};
+use super::{compaction::Emptying, sweep::Sweep, turn::Maintenance};
 use crate::{space::unused_bytes, store::ChunkStore};
 
 /// Segments of which one must be won.

@@ -17,15 +17,15 @@ use terrace_meta::{Key, Operation};
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
-use super::scheduler::Maintenance;
+use super::turn::Maintenance;
 use crate::{
-    catalog::{Operations, add_live},
+    catalog::{Inherited, Operations, add_live, estimate_of},
     encoding::{
         ChunkRecord, Counters, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_REFERENCES, candidate_of_key, chunk_key,
         dedup_key,
     },
-    ledger::{Inherited, estimate_of},
-    store::{ChunkStore, meta_error},
+    errors::meta_error,
+    store::ChunkStore,
 };
 
 /// Candidates looked at in one step.

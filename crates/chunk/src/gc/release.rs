@@ -14,7 +14,7 @@ use terrace_meta::Operation;
 use terrace_pool::SegmentId;
 use terrace_store::StoreError;
 
-use super::scheduler::Maintenance;
+use super::turn::Maintenance;
 use crate::{
     catalog::Operations,
     encoding::{Counters, TABLE_SEGMENTS, segment_key},

@@ -13,13 +13,12 @@ use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
 use crate::{
-    append::StreamKey,
     buffers::Chunk,
     catalog::Begun,
     encoding::{ChunkHeader, ChunkRecord, JOINED, Location, compression},
     ledger::PinGuard,
-    reading::{Stored, verified},
-    recovery::chunks_in,
+    reading::{Stored, chunks_in, verified},
+    space::StreamKey,
     store::ChunkStore,
 };
 

@@ -3,71 +3,26 @@
 //! Invariants: one thread at a time works here; what a checkpoint frees goes back only when the root that does without it is durable,
 //! and no root is written before every copy of the log has what it holds.
 
-use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use super::turn::{Maintenance, SLICE_BYTES, TURN_WAIT};
+use crate::durability::LOG_LEAVES_MAX;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use parking_lot::MutexGuard;
 use terrace_meta::{Extent, ExtentError, MetaError, Progress};
-use terrace_pool::{SegmentId, SegmentRange};
+use terrace_pool::SegmentRange;
 use terrace_store::StoreError;
 
-use super::{compaction::Emptying, packing::Grain, reclaim::Reclaim, release::Released};
 use crate::{
     Step,
-    admission::InVain,
     encoding::{Counters, encode_root, encode_root_copy},
+    errors::{meta_error, pool_error},
     metadata::MetaStorage,
     space::TierRoom,
-    store::{ChunkStore, meta_error, pool_error},
+    store::ChunkStore,
 };
 
-/// What one slice of a merge or of a table's writing moves, bytes.
-pub(crate) const SLICE_BYTES: usize = 1 << 20;
 /// How often a step of a checkpoint may fail in a row.
 const CHECKPOINT_ATTEMPTS: u32 = 8;
-/// How often the log goes on elsewhere until it has left some segments.
-pub(crate) const LOG_LEAVES_MAX: u32 = 4;
-/// How long a step waits for another thread that works here.
-pub(crate) const TURN_WAIT: Duration = Duration::from_millis(20);
-
-/// What a step carries on from the one before.
-#[derive(Default)]
-pub(crate) struct Maintenance {
-    /// A checkpoint is being made that holds everything up to this sequence.
-    checkpoint: Option<u64>,
-    /// Where the look for dead chunks stands.
-    pub(crate) reclaim: Reclaim,
-    /// The segment that is being compacted.
-    pub(crate) compacting: Option<Emptying>,
-    /// One whose headers do not tell all that lies there: it is being found.
-    pub(crate) looking: Option<crate::gc::find_by_table::Looking>,
-    /// Failed steps of the checkpoint in a row.
-    failures: u32,
-    /// Steps until metadata segments are looked at again.
-    pub(crate) metadata_rest: u32,
-    /// Steps until metadata without a second copy is looked for again.
-    pub(crate) mirror_rest: u32,
-    /// Where room is short: whether room comes next, or metadata.
-    room_next: bool,
-    /// Segments that could not be emptied (damaged chunks).
-    pub(crate) stuck: BTreeSet<SegmentId>,
-    /// Segments that cannot be emptied until there is room again.
-    pub(crate) without_room: BTreeSet<SegmentId>,
-    /// See [`crate::gc::packing`].
-    pub(crate) grain: Grain,
-    /// The last turn of work for room that brought nothing back.
-    pub(crate) in_vain: InVain,
-    /// What is still to be done for segments that were given up.
-    pub(crate) released: Released,
-}
-
-impl Maintenance {
-    /// Begins a turn of work for somebody who needs room: what was given up before is tried again.
-    pub(crate) fn begin_turn(&mut self) {
-        self.stuck.clear();
-        self.without_room.clear();
-        self.metadata_rest = 0;
-    }
-}
 
 /// What a step came to that did or did not do something, beside what it had to leave.
 fn done(worked: bool, refused: Option<StoreError>) -> Result<Step, StoreError> {

@@ -19,8 +19,7 @@ use super::relocation::{Candidate, is_good};
 use crate::{
     buffers::READ_BUFFER_BYTES,
     encoding::{Ahead, BLOCK, ChunkHeader, HEADER_BYTES, JOINED, Location, head_block},
-    reading::units_of,
-    recovery::read_in_pieces,
+    reading::{read_in_pieces, units_of},
     store::ChunkStore,
 };
 

@@ -3,7 +3,5 @@
 //! Owns the state of all segments and devices under one lock, that no I/O happens under.
 
 mod ledger;
-mod reclaimable;
 
 pub(crate) use ledger::{BookKeeper, Claim, DeviceContent, PinGuard, SegmentState};
-pub(crate) use reclaimable::{Inherited, estimate_of};

@@ -2,9 +2,15 @@
 //!
 //! Owns no state but the list of what could not be read.
 
+mod stored_bytes;
+
+pub(crate) use stored_bytes::read_stored;
 mod read_into;
 mod reader;
+mod segment_scan;
 mod spans;
+mod verification;
 
-pub(crate) use reader::{decode, verified};
+pub(crate) use segment_scan::{Thing, Walk, chunks_in, read_in_pieces};
 pub(crate) use spans::{Stored, extent_of, neighbours, units_of};
+pub(crate) use verification::verified;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, ChunkFill, ChunkId};
 
-use super::{reader::blocks_of, spans::Stored};
+use super::{spans::Stored, verification::blocks_of};
 use crate::{
     encoding::{ChunkRecord, compression},
     store::ChunkStore,

@@ -1,13 +1,15 @@
 //! Recovery: a store is opened from its newest root and the log after it, or read without either.
 
 mod open;
+mod refusals;
+mod replay;
+mod root_reader;
 mod salvage;
-mod stored_bytes;
 mod survey;
 mod tail;
 
 pub use salvage::{How, Salvaged};
-pub use survey::{ChunkPlace, EntryPlace, Survey, TablePlace};
+pub use survey::Survey;
 
-pub(crate) use open::{metadata_is_away, read_root, tree_options};
-pub(crate) use survey::{chunks_in, read_in_pieces};
+pub(crate) use refusals::metadata_is_away;
+pub(crate) use root_reader::{read_root, tree_options};

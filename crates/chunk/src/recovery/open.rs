@@ -5,6 +5,12 @@
 //! (with all entries before it); what was accepted is flushed, and written to the copy of the log that lacks it, before
 //! anything is built on it; segments that were open are never appended to again.
 
+use super::{
+    refusals::{check_log_is_there, give_up, is_there, metadata_is_away, without_a_root},
+    replay::{Replay, Replayed, replay_log, scan_table},
+    root_reader::{read_root, tree_options},
+};
+use crate::errors::{damaged, log_error};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
@@ -13,90 +19,33 @@ use std::{
     },
 };
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use terrace_codec::Writer;
-use terrace_log::{Copies, Log, LogError, LogPosition, Scanned, Scanner};
+use terrace_log::{Copies, Log, LogPosition};
 use terrace_meta::{Tree, decode_count};
-use terrace_pool::{DeviceState, Pool, PoolError, Presence, SegmentId};
+use terrace_pool::{Pool, PoolError, SegmentId};
 use terrace_store::{ChunkId, StoreError};
 
-use super::tail;
 use crate::{
     Options,
-    admission::Need,
-    append::Shortage,
     buffers::OpenSegments,
+    catalog::CommitState,
+    durability::GroupState,
     encoding::{
-        Counters, Format, LoggedBatch, Root, TABLE_LIVE, TABLE_SEGMENTS, decode_batches, decode_root,
-        encode_root, position_of, segment_of_key, version, version_of,
+        Counters, Format, TABLE_LIVE, TABLE_SEGMENTS,
+        encode_root, position_of, segment_of_key, version,
     },
+    errors::{meta_error, pool_error},
     gc::Maintenance,
     ledger::BookKeeper,
     metadata::MetaStorage,
-    store::{ChunkStore, CommitState, GroupState, meta_error, pool_error},
+    space::Need,
+    store::ChunkStore,
     worker_pool::Crew,
 };
 
-/// Records of the segment table read at once.
-const SCAN: usize = 4096;
-
 /// How far sequences jump where the end of the log was given up: over all that it can have held.
 const GIVEN_UP_SEQUENCES: u64 = 1 << 40;
-
-/// Totals of the replay as it goes.
-struct Replay {
-    tree: Tree,
-    counters: Counters,
-    next_chunk: u64,
-    sequence: u64,
-}
-
-impl Replay {
-    fn apply(&mut self, batches: Vec<LoggedBatch>) -> Result<(), StoreError> {
-        for batch in batches {
-            if batch.sequence != self.sequence + 1 {
-                return Err(StoreError::DamagedMetadata(
-                    format!("the log goes from batch {} to {}", self.sequence, batch.sequence).into(),
-                ));
-            }
-            self.sequence = batch.sequence;
-            self.counters.add(&batch.change);
-            self.next_chunk = self.next_chunk.max(batch.next_chunk);
-            // What the tables hold already must not be applied twice: additions are not idempotent.
-            if batch.sequence > self.tree.flushed_sequence() {
-                self.tree
-                    .apply(batch.sequence, batch.operations)
-                    .map_err(meta_error)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn damaged(what: impl std::fmt::Display) -> StoreError {
-    StoreError::DamagedMetadata(what.to_string().into())
-}
-
-fn log_error(error: LogError) -> StoreError {
-    match error {
-        LogError::NoSpace(_) => StoreError::NoSpace,
-        LogError::Write(_) => StoreError::Device(error.to_string().into()),
-        other => damaged(other),
-    }
-}
-
-pub(crate) fn tree_options(options: &Options, pool: &Pool) -> terrace_meta::Options {
-    let table_bytes = terrace_meta::Options::default()
-        .table_bytes
-        .min(pool.segment_bytes() as usize / 2);
-    terrace_meta::Options {
-        memory_bytes: options.memtable_bytes,
-        block_cache_bytes: options.block_cache_bytes,
-        table_bytes,
-        identity: pool.id(),
-    }
-}
 
 impl ChunkStore {
     /// Makes an empty store on a new pool and writes its first root.
@@ -399,44 +348,6 @@ impl ChunkStore {
     }
 }
 
-/// Gives all records of a table to `each`, a page at a time.
-fn scan_table(
-    tree: &Tree,
-    table: u8,
-    mut each: impl FnMut(&[(Bytes, Bytes)]) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    let mut from = vec![table];
-    loop {
-        let records = tree.scan(&from, &[table + 1], SCAN).map_err(meta_error)?;
-        let Some((last, _)) = records.last() else {
-            return Ok(());
-        };
-        from = last.to_vec();
-        from.push(0);
-        each(&records)?;
-    }
-}
-
-/// What is to be said where the pool cannot be opened without the metadata that missing devices alone have; `None` if they have none.
-pub(crate) fn metadata_is_away(pool: &Pool, meta: &MetaStorage) -> Option<StoreError> {
-    let devices = pool.devices();
-    let describe = |number: u16| match devices.iter().find(|device| device.number == number) {
-        Some(device) => format!("device {number} (last seen as {})", device.path),
-        None => format!("device {number}"),
-    };
-    let on: Vec<String> = meta.devices_out_of_reach().into_iter().map(describe).collect();
-    let (on, name) = (on.join(" and "), pool.name());
-    (!on.is_empty()).then(|| {
-        StoreError::Device(
-            format!(
-                "metadata that pool '{name}' cannot be opened without lies only on {on}, which is missing; no content was changed: bring it \
-                 back and type 'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
-            )
-            .into(),
-        )
-    })
-}
-
 /// Claims a segment; one of a missing device cannot be, and needs not.
 fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
     match pool.claim(segment) {
@@ -446,110 +357,6 @@ fn claim(pool: &Pool, segment: SegmentId) -> Result<(), StoreError> {
             "a segment is used twice or does not exist: {error}"
         ))),
     }
-}
-
-/// What keeps the log from going on where it was left is accepted by who wants to go back behind it; it is said then.
-fn give_up(cause: StoreError, rewind: bool) -> Result<String, StoreError> {
-    if !rewind {
-        return Err(cause);
-    }
-    tracing::warn!(%cause, "the end of the log is given up, as was asked for");
-    Ok(cause.to_string())
-}
-
-/// Whether a copy is on a device that is there.
-fn is_there(pool: &Pool, copies: Copies) -> bool {
-    copies.iter().any(|segment| pool.has_segment(segment))
-}
-
-/// Where the log goes on there must be a copy of it: else nobody knows how far it went, and nothing can be written. To be asked
-/// before the labels say that the pool is used without the devices that are missing.
-fn check_log_is_there(pool: &Pool, copies: Copies) -> Result<(), StoreError> {
-    let returned = pool.returned();
-    // One that is older than the pool though nobody noted it as away may lack what went to it alone: as good as missing.
-    let outdated = pool.outdated_by_label();
-    let here = |segment: &SegmentId| pool.has_segment(*segment) && !outdated.contains(&segment.device);
-    let is_current = |segment: SegmentId| here(&segment) && !returned.contains(&segment.device);
-    let devices = pool.devices();
-    let info = |number: u16| devices.iter().find(|device| device.number == number);
-    // One that was away may lack what one knows that is missing now and was in use meanwhile, or longer, or just as long.
-    let until = |copy: SegmentId| match info(copy.device).map(|device| device.presence) {
-        Some(Presence::Absent { since }) => since,
-        _ => u64::MAX,
-    };
-    let known = copies.iter().filter(here).map(until).max();
-    let missing = copies.iter().filter(|segment| !here(segment));
-    let needed: Vec<SegmentId> = missing.filter(|copy| known <= Some(until(*copy))).collect();
-    if copies.iter().any(is_current) || needed.is_empty() && known.is_some() {
-        return Ok(());
-    }
-    let describe = |copy: &SegmentId, seen: &str| match info(copy.device) {
-        Some(device) => format!("device {} ({seen}{})", copy.device, device.path),
-        None => format!("device {}", copy.device),
-    };
-    let on: Vec<String> = needed
-        .iter()
-        .map(|copy| describe(copy, "last seen as "))
-        .collect();
-    let (on, name) = (on.join(" and "), pool.name());
-    let state = match copies.iter().any(|copy| outdated.contains(&copy.device)) {
-        true => "missing or out of date",
-        false => "missing",
-    };
-    let lies = match copies.iter().find(here) {
-        Some(copy) => format!(
-            "may lie only on {on}, which is {state}: {}, which has a copy of it, dropped out before the pool was last in use",
-            describe(&copy, "")
-        ),
-        None => format!("lies only on {on}, which is {state}"),
-    };
-    Err(StoreError::Device(
-        format!(
-            "the end of the log of pool '{name}' {lies}; nothing was changed: bring it back and type 'terrace start {name}'; or give up for \
-             good what came after the last state that the others have with 'terrace start {name} --rewind', or save what is left with \
-             'terrace verify {name} --rebuild NEWPOOL'"
-        )
-        .into(),
-    ))
-}
-
-/// Roots are written to some devices only: one of these may be what is missing.
-fn without_a_root(pool: &Pool) -> StoreError {
-    let devices = pool.devices();
-    let missing = devices
-        .iter()
-        .filter(|device| device.state == DeviceState::Missing);
-    let on: Vec<String> = missing
-        .map(|device| format!("device {} (last seen as {})", device.number, device.path))
-        .collect();
-    if on.is_empty() {
-        return damaged("the pool has no root record: it was never finished, or its roots were erased");
-    }
-    let (on, name) = (on.join(", "), pool.name());
-    StoreError::Device(
-        format!(
-            "no device that is there has a root record of pool '{name}'; missing: {on}; nothing was changed: bring one of these back that \
-             has it (the fastest four have) and type 'terrace start {name}', or save what is left with 'terrace verify {name} \
-             --rebuild NEWPOOL'"
-        )
-        .into(),
-    )
-}
-
-pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreError> {
-    match version_of(payload).map(u32::from) {
-        Some(version) if version > version::FORMAT_NEWEST.into() => {
-            let known = version::FORMAT_NEWEST.into();
-            return Err(StoreError::Newer { version, known });
-        }
-        // No version is 0: that is damage.
-        Some(version @ 1..) if version < version::FORMAT_OLDEST.into() => {
-            let oldest = version::FORMAT_OLDEST.into();
-            return Err(StoreError::Older { version, oldest });
-        }
-        _ => {}
-    }
-    decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
 }
 
 /// Entries that only devices have that were away are not taken for anything later.
@@ -572,94 +379,6 @@ fn forget_given_up(pool: &Pool, start: &LogPosition, sequence: u64) -> Result<()
         );
     }
     Ok(())
-}
-
-/// What a replay came to.
-struct Replayed {
-    /// The place behind the last entry that was accepted.
-    tail: LogPosition,
-    /// The segments up to it.
-    segments: Vec<Copies>,
-    /// Why the log is broken there, if it is: what could be accepted before that was applied.
-    broken: Option<StoreError>,
-    /// Knows which entries may lack in one copy.
-    scanner: Scanner,
-    /// Chunks of which a copy is not there, or of which there are fewer than there should be.
-    lacking: BTreeSet<ChunkId>,
-    /// Up to here the log itself says that it was durable.
-    confirmed: u64,
-}
-
-/// Replays the log from `start`.
-fn replay_log(
-    pool: &Arc<Pool>,
-    crew: &Crew,
-    start: LogPosition,
-    replay: &mut Replay,
-) -> Result<Replayed, StoreError> {
-    let mut broken = None;
-    let mut scanner = Scanner::new(pool.clone(), start).map_err(log_error)?;
-    let mut tail = start;
-    let mut confirmed = replay.tree.flushed_sequence();
-    let mut unsure: VecDeque<(Scanned, Vec<LoggedBatch>)> = VecDeque::new();
-    let mut shortage = Shortage::new(pool);
-    loop {
-        let mut scanned = match scanner.next_payload() {
-            Ok(Some(scanned)) => scanned,
-            Ok(None) => break,
-            Err(error) => {
-                broken = Some(log_error(error));
-                break;
-            }
-        };
-        let payload = std::mem::take(&mut scanned.payload);
-        let batches = match decode_batches(&payload) {
-            Ok(batches) => batches,
-            Err(error) => {
-                broken = Some(damaged(format!("log entry: {error}")));
-                break;
-            }
-        };
-        confirmed = confirmed.max(scanned.flushed);
-        unsure.push_back((scanned, batches));
-        while unsure
-            .front()
-            .is_some_and(|(scanned, _)| scanned.last <= confirmed)
-        {
-            let Some((scanned, batches)) = unsure.pop_front() else {
-                break;
-            };
-            shortage.note(&batches);
-            replay.apply(batches)?;
-            tail = scanned.after;
-        }
-    }
-    let accepted = tail::accepted(pool, crew, unsure.iter());
-    if accepted.entries < unsure.len() {
-        tracing::info!(
-            dropped = unsure.len() - accepted.entries,
-            "the log ended in entries that were never durable"
-        );
-    }
-    for (scanned, batches) in unsure.drain(..).take(accepted.entries) {
-        shortage.note(&batches);
-        replay.apply(batches)?;
-        tail = scanned.after;
-    }
-    let mut lacking = shortage.chunks();
-    lacking.extend(accepted.lacking);
-    let mut segments = scanner.segments().to_vec();
-    if let Some(last) = segments.iter().position(|copies| *copies == tail.segment) {
-        segments.truncate(last + 1);
-    }
-    Ok(Replayed {
-        tail,
-        segments,
-        broken,
-        scanner,
-        lacking,
-        confirmed,
-    })
 }
 
 impl ChunkStore {

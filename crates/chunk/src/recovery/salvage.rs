@@ -18,8 +18,11 @@ use terrace_meta::{Extent, ExtentError, ExtentStorage, LoggedChange, Operation, 
 use terrace_pool::{Pool, SegmentId};
 use terrace_store::{ChunkId, FIRST_USER_TABLE, Store, StoreError};
 
-use super::survey::{EntryPlace, Survey, TablePlace};
-use crate::{ChunkStore, Options, encoding::decode_batches};
+use super::survey::Survey;
+use crate::{
+    ChunkStore, Options,
+    encoding::{EntryPlace, TablePlace, decode_batches},
+};
 
 /// Roots that are tried, newest first.
 const ROOTS_MAX: usize = 64;
@@ -379,7 +382,7 @@ fn payload_of(pool: &Pool, by_sum: &HashMap<[u8; 32], &EntryPlace>, last: &Entry
     for part in parts.into_iter().rev() {
         let length = (ENTRY_BYTES + part.header.length as usize) as u32;
         let bytes = part.copies.iter().find_map(|(segment, offset)| {
-            let bytes = crate::recovery::stored_bytes::read_stored(pool, *segment, *offset, length).ok()?;
+            let bytes = crate::reading::read_stored(pool, *segment, *offset, length).ok()?;
             part.header.verify(bytes.get(ENTRY_BYTES..)?).then_some(bytes)
         })?;
         payload.extend_from_slice(&bytes[ENTRY_BYTES..]);

@@ -98,12 +98,8 @@ fn lacks_copy(pool: &Pool, record: &ChunkRecord) -> bool {
         .filter(|location| pool.has_segment(location.segment));
     record.locations.len() > 1
         && there.any(|location| {
-            let payload = crate::recovery::stored_bytes::read_stored(
-                pool,
-                location.segment,
-                location.payload,
-                record.payload,
-            );
+            let payload =
+                crate::reading::read_stored(pool, location.segment, location.payload, record.payload);
             !payload.is_ok_and(|payload| verified(record, &payload).is_some())
         })
 }
@@ -219,12 +215,7 @@ fn verifies(pool: &Pool, record: &ChunkRecord) -> bool {
         .iter()
         .flat_map(|location| [location; READ_ATTEMPTS]);
     for location in attempts {
-        match crate::recovery::stored_bytes::read_stored(
-            pool,
-            location.segment,
-            location.payload,
-            record.payload,
-        ) {
+        match crate::reading::read_stored(pool, location.segment, location.payload, record.payload) {
             Ok(payload) => {
                 if verified(record, &payload).is_some() {
                     return true;

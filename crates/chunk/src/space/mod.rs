@@ -4,8 +4,12 @@
 
 mod accounting;
 mod device_pacing;
+mod need;
+mod placement;
 mod tier_room;
 
 pub(crate) use accounting::unused_bytes;
 pub(crate) use device_pacing::Spacing;
+pub(crate) use need::{Need, Waiting};
+pub(crate) use placement::StreamKey;
 pub(crate) use tier_room::TierRoom;

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_pool::TierInfo;
 
-use crate::{append::StreamKey, store::ChunkStore};
+use super::placement::StreamKey;
+use crate::store::ChunkStore;
 
 /// Of the live content, the part that garbage must be for compaction to win much.
 const WORTH_PART: u64 = 8;

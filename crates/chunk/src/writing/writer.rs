@@ -15,11 +15,12 @@ use terrace_store::{
 };
 
 use crate::{
-    append::StreamKey,
     buffers::Chunk,
     encoding::{ChunkHeader, ChunkRecord, JOINED, Scratch, block_sums, compression, dedup_key},
+    errors::meta_error,
     ledger::{Claim, PinGuard},
-    store::{ChunkStore, meta_error},
+    space::StreamKey,
+    store::ChunkStore,
 };
 
 /// Batches of at least this much content are spread over threads, bytes.

@@ -11,7 +11,8 @@ use terrace_store::{ChunkId, StoreError};
 
 use crate::{
     encoding::{TABLE_CANDIDATES, candidate_key},
-    store::{ChunkStore, meta_error},
+    errors::meta_error,
+    store::ChunkStore,
 };
 
 /// Entries of the list counted at once.

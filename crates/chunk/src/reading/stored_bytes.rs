@@ -5,9 +5,8 @@
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
 
-use super::survey::ChunkPlace;
 use crate::{
-    encoding::{ChunkHeader, HEADER_BYTES, compression},
+    encoding::{ChunkHeader, ChunkPlace, HEADER_BYTES, compression},
     reading::units_of,
     store::ChunkStore,
 };

@@ -19,17 +19,15 @@ use std::{
 
 use parking_lot::MutexGuard;
 use terrace_log::{Appended, Behind};
-use terrace_meta::{Key, Operation, Value};
+use terrace_meta::{Operation, Value};
 use terrace_pool::SegmentId;
 use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, StoreError, VALUE_BYTES_MAX};
 
 use crate::{
+    catalog::{CommitState, Operations, add_live, put_record},
     durability::{Margin, log_bytes},
-    encoding::{
-        ChunkRecord, Counters, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES, candidate_key, chunk_key,
-        dedup_key, encode_batch, segment_key,
-    },
-    store::{ChunkStore, CommitState},
+    encoding::{Counters, TABLE_REFERENCES, candidate_key, chunk_key, dedup_key, encode_batch},
+    store::ChunkStore,
 };
 
 /// Pending payload at which a commit flushes by itself, bytes: bounds memory and the size of a log entry. An eighth of
@@ -58,22 +56,6 @@ fn may_hang(since: Instant, found: Instant, now: Instant) -> bool {
         false => INDIRECT_SILENCE,
     };
     now.duration_since(found) >= SILENCE_GRACE && now.duration_since(since) >= patience
-}
-
-/// Operations of one batch.
-pub(crate) type Operations = Vec<(Key, Operation)>;
-
-/// Adds the operations that enter a chunk's record to a batch.
-pub(crate) fn put_record(operations: &mut Operations, id: ChunkId, record: &ChunkRecord) {
-    operations.push((
-        chunk_key(TABLE_CHUNKS, id).into(),
-        Operation::Put(record.encode().into()),
-    ));
-}
-
-/// Adds a change of a segment's live bytes to a batch.
-pub(crate) fn add_live(operations: &mut Operations, segment: SegmentId, bytes: i64) {
-    operations.push((segment_key(TABLE_LIVE, segment).into(), Operation::Add(bytes)));
 }
 
 impl ChunkStore {
@@ -466,6 +448,14 @@ fn fold_references(references: &[(ChunkId, i64)]) -> BTreeMap<ChunkId, Change> {
         change.taken += (-blocks).max(0);
     }
     changes
+}
+
+/// State of the group commit.
+pub(crate) struct GroupState {
+    /// Everything up to here is durable.
+    pub durable: u64,
+    /// A leader is writing, since then.
+    pub leading: Option<std::time::Instant>,
 }
 
 #[cfg(test)]

@@ -1,0 +1,28 @@
+//! `Stream`: the open segment that appends of one kind go to.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::buffers::OpenSegment;
+
+/// The open segment of a stream.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+pub(crate) struct Slot {
+    pub(crate) open: Option<Arc<OpenSegment>>,
+    /// It lies on a slower tier than the stream is for, since that had no room when as many segments had been released.
+    pub(crate) spilled_at: Option<u64>,
+    /// One that was begun so, from when there was room again until there is none.
+    pub(crate) aside: Option<Arc<OpenSegment>>,
+}
+
+impl Slot {
+    pub(crate) fn open(&self) -> Option<&Arc<OpenSegment>> {
+        self.open.as_ref().filter(|open| !open.is_closed())
+    }
+}

@@ -1,0 +1,62 @@
+//! `Maintenance`: what one step of background work carries on to the next; whoever holds it has the turn.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use terrace_pool::SegmentId;
+
+use super::{compaction::Emptying, packing::Grain, reclaim::Reclaim, release::Released};
+
+/// The last turn that brought nothing back.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct InVain {
+    /// Its number, from 1.
+    pub(crate) turn: u64,
+    /// The newest batch at its end.
+    pub(crate) newest: u64,
+}
+
+/// What one slice of a merge or of a table's writing moves, bytes.
+pub(crate) const SLICE_BYTES: usize = 1 << 20;
+
+/// How long a step waits for another thread that works here.
+pub(crate) const TURN_WAIT: Duration = Duration::from_millis(20);
+
+/// What a step carries on from the one before.
+#[derive(Default)]
+pub(crate) struct Maintenance {
+    /// A checkpoint is being made that holds everything up to this sequence.
+    pub(crate) checkpoint: Option<u64>,
+    /// Where the look for dead chunks stands.
+    pub(crate) reclaim: Reclaim,
+    /// The segment that is being compacted.
+    pub(crate) compacting: Option<Emptying>,
+    /// One whose headers do not tell all that lies there: it is being found.
+    pub(crate) looking: Option<crate::gc::find_by_table::Looking>,
+    /// Failed steps of the checkpoint in a row.
+    pub(crate) failures: u32,
+    /// Steps until metadata segments are looked at again.
+    pub(crate) metadata_rest: u32,
+    /// Steps until metadata without a second copy is looked for again.
+    pub(crate) mirror_rest: u32,
+    /// Where room is short: whether room comes next, or metadata.
+    pub(crate) room_next: bool,
+    /// Segments that could not be emptied (damaged chunks).
+    pub(crate) stuck: BTreeSet<SegmentId>,
+    /// Segments that cannot be emptied until there is room again.
+    pub(crate) without_room: BTreeSet<SegmentId>,
+    /// See [`crate::gc::packing`].
+    pub(crate) grain: Grain,
+    /// The last turn of work for room that brought nothing back.
+    pub(crate) in_vain: InVain,
+    /// What is still to be done for segments that were given up.
+    pub(crate) released: Released,
+}
+
+impl Maintenance {
+    /// Begins a turn of work for somebody who needs room: what was given up before is tried again.
+    pub(crate) fn begin_turn(&mut self) {
+        self.stuck.clear();
+        self.without_room.clear();
+        self.metadata_rest = 0;
+    }
+}
