@@ -1,6 +1,5 @@
 //! Errors of the crates below, as those of a store.
 
-
 use terrace_log::LogError;
 use terrace_meta::MetaError;
 use terrace_pool::PoolError;

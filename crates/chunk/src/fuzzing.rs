@@ -9,10 +9,13 @@ use terrace_codec::Writer;
 use terrace_device::{MemoryDevice, SeededRandomness};
 use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
 
-use crate::encoding::{
-    ChunkHeader, ChunkRecord, HEADER_BYTES, ROOT_COPY_HEADER_BYTES, candidate_of_key, chunk_of_key,
-    compression, decode_batches, decode_root, decode_root_copy, encode_batch, encode_root_copy, head_block,
-    replay_start, segment_of_key,
+use crate::{
+    encoding::{
+        ChunkHeader, ChunkRecord, HEADER_BYTES, ROOT_COPY_HEADER_BYTES, candidate_of_key, chunk_of_key,
+        compression, decode_batches, decode_root_copy, encode_batch, encode_root_copy, head_block as heads,
+        segment_of_key,
+    },
+    metadata::{decode_root, replay_start},
 };
 
 /// The pool that head blocks are of.
@@ -37,10 +40,10 @@ pub fn seal_header(bytes: &mut Vec<u8>) {
 /// A block of headers: each leads to a payload behind it, in the segment.
 pub fn head_block(bytes: &[u8]) {
     const SEGMENT_BYTES: usize = 1 << 20;
-    for at in [0, 3 * head_block::BLOCK, SEGMENT_BYTES - head_block::BLOCK] {
-        for (offset, header) in head_block::headers_in(bytes, at, SEGMENT_BYTES, &POOL).unwrap_or_default() {
+    for at in [0, 3 * heads::BLOCK, SEGMENT_BYTES - heads::BLOCK] {
+        for (offset, header) in heads::headers_in(bytes, at, SEGMENT_BYTES, &POOL).unwrap_or_default() {
             let payload = header.payload_at(offset);
-            assert!(offset < at + head_block::BLOCK && payload.start >= at + head_block::BLOCK);
+            assert!(offset < at + heads::BLOCK && payload.start >= at + heads::BLOCK);
             assert!(payload.start < payload.end && payload.end <= SEGMENT_BYTES);
         }
     }
@@ -48,9 +51,9 @@ pub fn head_block(bytes: &[u8]) {
 
 /// Puts the right sums into a block of headers.
 pub fn seal_head_block(bytes: &mut Vec<u8>) {
-    bytes.resize(head_block::BLOCK, 0);
-    for number in 0..head_block::SLOTS {
-        let slot = &mut bytes[head_block::slot(number)];
+    bytes.resize(heads::BLOCK, 0);
+    for number in 0..heads::SLOTS {
+        let slot = &mut bytes[heads::slot(number)];
         let sum = crc32c::crc32c(&slot[..HEADER_BYTES - 4]);
         slot[HEADER_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
     }

@@ -20,12 +20,15 @@ mod durability;
 mod encoding;
 mod errors;
 mod gc;
+mod handles;
 mod ledger;
 mod metadata;
 mod options;
 mod reading;
 mod recovery;
+mod salvage;
 mod space;
+mod stop;
 mod store;
 mod worker_pool;
 mod writing;
@@ -43,6 +46,7 @@ pub use checking::{
     ScrubCursor, ScrubProgress, UnreadableMetadata, VerifyProgress,
 };
 pub use encoding::{ChunkPlace, EntryPlace, FORMAT_NEWEST, FORMAT_OLDEST, FORMATS, TablePlace};
+pub(crate) use handles::Handles;
 pub use options::{Options, Step};
-pub use recovery::{How, Salvaged, Survey};
+pub use salvage::{How, Salvaged, Survey};
 pub use store::ChunkStore;

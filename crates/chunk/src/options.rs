@@ -1,6 +1,7 @@
 //! `Options`: what a caller chooses when a store is made or opened.
 
 use crate::encoding::HINT_BYTES_MAX;
+
 /// Settings of a [`ChunkStore`](crate::ChunkStore); none of them is written to the pool.
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -15,11 +15,12 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_store::StoreError;
 
-use crate::{
-    space::{StreamKey, Waiting},
-    store::ChunkStore,
-};
+use super::make_room::Admission;
+use crate::space::{StreamKey, Waiting};
 
+/// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
+const RELIEF_STEPS: usize = 256;
+const RELIEF_WAIT: Duration = Duration::from_millis(20);
 /// For a segment.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// For an answer.
@@ -67,15 +68,20 @@ impl Sinking {
     }
 }
 
-impl ChunkStore {
+impl Admission {
+    /// Whether somebody waits for content to sink.
+    pub(crate) fn is_demotion_waited_for(&self) -> bool {
+        self.sinking.is_waited_for()
+    }
+
     /// The newest question whether anything sinks for those who write, if it was not answered.
-    pub fn sinking_asked(&self) -> Option<u64> {
+    pub(crate) fn sinking_asked(&self) -> Option<u64> {
         let asked = self.sinking.asked.load(Ordering::Acquire);
         (asked > self.sinking.answered.load(Ordering::Acquire)).then_some(asked)
     }
 
     /// Content sinks from these tiers now, as bits, and `answered` is the newest question that was known before that was looked at.
-    pub fn set_sinking(&self, tiers: u64, answered: Option<u64>) {
+    pub(crate) fn set_sinking(&self, tiers: u64, answered: Option<u64>) {
         self.sinking.tiers.store(tiers, Ordering::Release);
         if let Some(answered) = answered {
             self.sinking.answered.fetch_max(answered, Ordering::AcqRel);
@@ -93,7 +99,7 @@ impl ChunkStore {
         if self.options.threads == 0 {
             return Ok(());
         }
-        let Some(tier) = self.tier_to_sink_from(key) else {
+        let Some(tier) = self.space.tier_to_sink_from(key) else {
             return Ok(());
         };
         if !self.sinking.may_ask() {
@@ -102,7 +108,7 @@ impl ChunkStore {
         let question = self.sinking.asked.fetch_add(1, Ordering::AcqRel) + 1;
         let _waiting = Waiting::of(&self.sinking.waiting);
         let began = Instant::now();
-        while self.tier_to_sink_from(key).is_some() {
+        while self.space.tier_to_sink_from(key).is_some() {
             if taken() {
                 return Ok(());
             }
@@ -115,8 +121,8 @@ impl ChunkStore {
                     return Ok(());
                 }
             }
-            let worked = match self.maintenance.try_lock() {
-                Some(mut state) => self.bring_back(&mut state, None)?,
+            let worked = match self.collector.try_turn() {
+                Some(mut state) => self.compactor.bring_back(&mut state, None)?,
                 None => false,
             };
             if !worked {
@@ -125,6 +131,29 @@ impl ChunkStore {
             }
         }
         *self.sinking.refused.lock() = None;
+        Ok(())
+    }
+
+    /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower
+    /// tier, until there is room or somebody else has `taken` a segment for the same stream. Beside who compacts, it flushes.
+    pub(crate) fn relieve(&self, key: StreamKey, taken: &dyn Fn() -> bool) -> Result<(), StoreError> {
+        for _ in 0..RELIEF_STEPS {
+            if !self.space.is_to_relieve(key) || taken() {
+                return Ok(());
+            }
+            let Some(mut state) = self.collector.try_turn() else {
+                self.journal.flush_given_up()?;
+                // What that made durable is released by whoever comes next.
+                if !self.merger.merge_step() {
+                    drop(self.collector.try_turn_for(RELIEF_WAIT));
+                }
+                continue;
+            };
+            let free = self.space.free_where_pressed().unwrap_or(1);
+            if !self.compactor.bring_back(&mut state, Some(free))? {
+                return Ok(());
+            }
+        }
         Ok(())
     }
 }

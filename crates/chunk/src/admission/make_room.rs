@@ -4,16 +4,23 @@
 //! packing closer (`packing.rs`), and began after they asked; how long somebody else works here is no reason. Who waits may hold reservations, claims of no
 //! content and whatever locks of floors above, none of which the background asks for.
 
-use crate::{gc::InVain, space::Waiting};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use parking_lot::MutexGuard;
+use terrace_log::Log;
+use terrace_meta::Tree;
+use terrace_pool::Pool;
 use terrace_store::StoreError;
 
+use super::demotion_wait::Sinking;
 use crate::{
-    Step,
-    gc::{Maintenance, TURN_WAIT},
-    store::ChunkStore,
+    Handles, Options, Step,
+    append::SegmentWriter,
+    catalog::Catalog,
+    durability::Journal,
+    gc::{Collector, Compactor, InVain, Maintenance, Merger, TURN_WAIT},
+    space::SpaceView,
+    stop::Stop,
 };
 
 /// Rounds in a row that bring nothing back until that is believed. What a checkpoint lets go of may go with the next one only.
@@ -21,21 +28,63 @@ const ROUNDS_IN_VAIN: u32 = 2;
 /// Steps of a round at most: users who go on writing leave always something to do.
 const ROUND_STEPS: usize = 16_384;
 
-impl ChunkStore {
-    /// How many wait until room was made, or there is none to be had.
-    pub fn waiting_for_room(&self) -> usize {
-        self.need.waiting.load(Ordering::Acquire)
+/// Where a write waits until there is room for it.
+pub(crate) struct Admission {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: Options,
+    pub(super) tree: Arc<Tree>,
+    pub(super) log: Arc<Log>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) writer: Arc<SegmentWriter>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) merger: Arc<Merger>,
+    pub(super) compactor: Arc<Compactor>,
+    pub(super) collector: Arc<Collector>,
+    pub(super) sinking: Sinking,
+}
+
+impl Admission {
+    /// Of these parts.
+    #[expect(clippy::too_many_arguments, reason = "it is put together once")]
+    pub(crate) fn new(
+        handles: &Handles,
+        stop: &Arc<Stop>,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        writer: &Arc<SegmentWriter>,
+        journal: &Arc<Journal>,
+        merger: &Arc<Merger>,
+        compactor: &Arc<Compactor>,
+        collector: &Arc<Collector>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            options: handles.options.clone(),
+            tree: handles.tree.clone(),
+            log: handles.log.clone(),
+            stop: stop.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            writer: writer.clone(),
+            journal: journal.clone(),
+            merger: merger.clone(),
+            compactor: compactor.clone(),
+            collector: collector.clone(),
+            sinking: Sinking::default(),
+        }
     }
 
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
     pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
-        let asked_at = self.need.turns.load(Ordering::Acquire);
-        let _waiting = Waiting::of(&self.need.waiting);
+        let asked_at = self.space.need().turns();
+        let _waiting = self.space.need().wait();
         let mut state = loop {
-            let turn = match self.maintenance.try_lock() {
+            let turn = match self.collector.try_turn() {
                 // Who works here makes records, and has no time for them.
-                None if self.merge_step() => None,
-                None => self.maintenance.try_lock_for(TURN_WAIT),
+                None if self.merger.merge_step() => None,
+                None => self.collector.try_turn_for(TURN_WAIT),
                 state => state,
             };
             match turn {
@@ -48,30 +97,30 @@ impl ChunkStore {
             return Ok(true);
         }
         // Of many who wait on a full pool one finds that out for all.
-        let newest = self.commit.lock().sequence;
+        let newest = self.catalog.newest();
         if state.in_vain.turn > asked_at && state.in_vain.newest == newest {
             return Ok(false);
         }
-        let turn = self.need.turns.fetch_add(1, Ordering::AcqRel) + 1;
+        let turn = self.space.need().begin_turn();
         state.begin_turn();
         let mut most = 0;
         let mut in_vain = 0;
         while !self.round(&mut state, &mut enough)? {
-            let now = self.pool.free_for_content() + self.need.taken.load(Ordering::Acquire);
+            let now = self.pool.free_for_content() + self.space.need().taken();
             in_vain = if now > most { 0 } else { in_vain + 1 };
             most = most.max(now);
-            if in_vain == ROUNDS_IN_VAIN && self.pack(&mut state)? {
+            if in_vain == ROUNDS_IN_VAIN && self.compactor.pack(&mut state)? {
                 in_vain = 0;
             }
             if in_vain == ROUNDS_IN_VAIN {
                 state.in_vain = InVain {
                     turn,
-                    newest: self.commit.lock().sequence,
+                    newest: self.catalog.newest(),
                 };
                 return Ok(enough());
             }
             // What it gives back: the log, and the tables that merges replaced.
-            self.start_checkpoint(&mut state);
+            self.journal.start_checkpoint(&mut state.checkpoint);
         }
         Ok(true)
     }
@@ -87,7 +136,7 @@ impl ChunkStore {
                 return Ok(true);
             }
             // Another one may be merging: what that gives back is known when nothing is left to merge.
-            if self.step_locked(state)? == Step::Idle && !self.write_tables() {
+            if self.collector.step_locked(state)? == Step::Idle && !self.merger.write_tables() {
                 break;
             }
         }
@@ -100,7 +149,7 @@ impl ChunkStore {
 mod tests {
     use terrace_store::{Batch, Store};
 
-    use crate::{Options, gc::SLICE_BYTES, store_in_memory::store_in_memory};
+    use crate::{Options, durability::SLICE_BYTES, store_in_memory::store_in_memory};
 
     #[test]
     fn who_is_refused_has_waited_for_what_is_being_merged() {
@@ -109,16 +158,16 @@ mod tests {
             let mut batch = Batch::new();
             batch.put(vec![0x30, number], vec![number; 100]);
             store.commit(batch).unwrap();
-            store.tree.seal();
-            store.tree.step(SLICE_BYTES).unwrap();
+            store.handles().tree.seal();
+            store.handles().tree.step(SLICE_BYTES).unwrap();
         }
-        assert_eq!(store.tree.usage().runs, 8, "to be merged");
+        assert_eq!(store.handles().tree.usage().runs, 8, "to be merged");
         // Or it would wait for the tables to look for those without a second copy.
-        store.maintenance.lock().mirror_rest = u32::MAX;
+        store.collector().try_turn().unwrap().mirror_rest = u32::MAX;
         std::thread::scope(|scope| {
             // As whoever is in the middle of a slice.
-            let tables = store.tables.lock();
-            let asks = scope.spawn(|| store.make_room(|| false));
+            let tables = store.merger().hold_tables();
+            let asks = scope.spawn(|| store.admission().make_room(|| false));
             // Time enough for one who does not wait.
             for _ in 0..20_000 {
                 assert!(!asks.is_finished());
@@ -127,6 +176,6 @@ mod tests {
             drop(tables);
             assert!(!asks.join().unwrap().unwrap());
         });
-        assert!(!store.write_tables(), "nothing is left to merge");
+        assert!(!store.merger().write_tables(), "nothing is left to merge");
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Holds no lock while it waits.
 
+mod commit_gate;
 mod demotion_wait;
 mod make_room;
+mod reservations;
+mod segment_gate;
 
-pub(crate) use demotion_wait::Sinking;
+pub(crate) use make_room::Admission;

@@ -7,4 +7,4 @@ mod stream;
 mod writer;
 
 pub(crate) use missing_copies::{Shortage, lacks_copies};
-pub(crate) use stream::Stream;
+pub(crate) use writer::{SegmentWriter, TryAppend};

@@ -9,20 +9,27 @@ use crate::buffers::OpenSegment;
 /// The open segment of a stream.
 #[derive(Default)]
 pub(crate) struct Stream {
-    pub(crate) slot: Mutex<Slot>,
+    pub(super) slot: Mutex<Slot>,
 }
 
 #[derive(Default)]
 pub(crate) struct Slot {
-    pub(crate) open: Option<Arc<OpenSegment>>,
+    pub(super) open: Option<Arc<OpenSegment>>,
     /// It lies on a slower tier than the stream is for, since that had no room when as many segments had been released.
-    pub(crate) spilled_at: Option<u64>,
+    pub(super) spilled_at: Option<u64>,
     /// One that was begun so, from when there was room again until there is none.
-    pub(crate) aside: Option<Arc<OpenSegment>>,
+    pub(super) aside: Option<Arc<OpenSegment>>,
+}
+
+impl Stream {
+    /// Whether it has an open segment.
+    pub(crate) fn has_open(&self) -> bool {
+        self.slot.lock().open().is_some()
+    }
 }
 
 impl Slot {
-    pub(crate) fn open(&self) -> Option<&Arc<OpenSegment>> {
+    pub(super) fn open(&self) -> Option<&Arc<OpenSegment>> {
         self.open.as_ref().filter(|open| !open.is_closed())
     }
 }

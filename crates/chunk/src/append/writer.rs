@@ -3,25 +3,30 @@
 //! Invariants: a segment is claimed by a batch before any chunk in it is; a buffer whose write failed is placed again
 //! in another segment before it counts as landed, so that a later log entry never names bytes that are nowhere.
 
-use super::stream::Stream;
-use crate::space::StreamKey;
 use std::{
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
+use parking_lot::Mutex;
 use terrace_meta::{Operation, Value};
-use terrace_pool::{PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
-use terrace_store::{CHUNK_BYTES_MAX, StoreError};
+use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
+use terrace_store::StoreError;
 
-use super::missing_copies::are_too_few;
+use super::{missing_copies::are_too_few, stream::Stream};
 use crate::{
-    buffers::{Append, BUFFER_BYTES, Chunk, Flight, OpenSegment},
-    catalog::Operations,
+    Handles,
+    buffers::{Append, BUFFER_BYTES, Chunk, Flight, OpenSegment, OpenSegments},
+    catalog::{Catalog, Operations},
     encoding::{COPIES_MAX, Counters, HEADER_BYTES, Location, TABLE_SEGMENTS, compression, segment_key},
     errors::pool_error,
-    space::TierRoom,
-    store::ChunkStore,
+    ledger::Ledger,
+    space::{SpaceView, StreamKey, TierRoom},
+    stop::Stop,
 };
 
 fn request<'a>(choice: TierChoice, avoid: &'a [u16], garbage: &'a [u64], leave_free: u64) -> Request<'a> {
@@ -45,36 +50,65 @@ fn worse(
     }
 }
 
-impl ChunkStore {
-    /// Segments that ordinary writers leave free: for the log, metadata, deletion and compaction. A third of a very small
-    /// pool, where tables alone need several for a checkpoint. A device that is being emptied takes none of that, and counts no
-    /// more.
-    pub(crate) fn reserve_segments(&self) -> u64 {
-        Self::reserve_of(self.pool.staying_segments(None))
+/// What came of an attempt to append.
+#[must_use]
+pub(crate) enum TryAppend {
+    Placed,
+    /// The stream has no open segment: see [`SegmentWriter::begin_segment`].
+    NeedsSegment,
+}
+
+/// Appends chunks to open segments, and brings these onto devices.
+pub(crate) struct SegmentWriter {
+    pub(super) pool: Arc<Pool>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) open_segments: Arc<OpenSegments>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) streams: Mutex<BTreeMap<StreamKey, Arc<Stream>>>,
+    /// Sets of devices that hold the copies of what was written since the last flush.
+    pub(super) dirty: Mutex<BTreeSet<Vec<u16>>>,
+    pub(super) relocations: AtomicU64,
+}
+
+impl SegmentWriter {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        stop: &Arc<Stop>,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            ledger: handles.ledger.clone(),
+            open_segments: handles.open_segments.clone(),
+            stop: stop.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            streams: Mutex::default(),
+            dirty: Mutex::default(),
+            relocations: AtomicU64::new(0),
+        }
     }
 
-    /// The same of a pool of so many segments.
-    pub(crate) fn reserve_of(total: u64) -> u64 {
-        let small = (total / 20).clamp(8, 64);
-        (total / 50).max(small).min(total / 3)
-    }
-
-    /// So many eighths of the reserve, rounded up.
-    pub(crate) fn eighths(&self, eighths: u64) -> u64 {
-        (self.reserve_segments() * eighths).div_ceil(8)
-    }
-
-    /// Segments of the reserve that no content may take, whoever writes it: without one for tables no checkpoint could be
-    /// made, and nothing be freed any more.
-    pub(crate) fn last_segments(&self) -> u64 {
-        (self.reserve_segments() / 4).max(1)
-    }
-
-    fn stream(&self, key: StreamKey) -> Arc<Stream> {
+    /// The stream of a key.
+    pub(crate) fn stream(&self, key: StreamKey) -> Arc<Stream> {
         self.streams.lock().entry(key).or_default().clone()
     }
 
-    /// Appends one chunk; `placed` is told where.
+    /// How many chunks were placed elsewhere since they could not be written.
+    pub(crate) fn relocations(&self) -> u64 {
+        self.relocations.load(Ordering::Acquire)
+    }
+
+    /// The sets of devices that hold the copies of what was written since this was last asked.
+    pub(crate) fn take_dirty(&self) -> BTreeSet<Vec<u16>> {
+        std::mem::take(&mut *self.dirty.lock())
+    }
+
+    /// Appends one chunk that is moved, or placed elsewhere; `placed` is told where. Nobody waits for room for it.
     pub(crate) fn append(
         &self,
         key: StreamKey,
@@ -82,26 +116,30 @@ impl ChunkStore {
         chunk: &Chunk<'_>,
         placed: &mut dyn FnMut(Vec<Location>),
     ) -> Result<(), StoreError> {
-        let stored = HEADER_BYTES + chunk.payload.len();
-        let may_be_apart = chunk.header.compression == compression::RAW;
         let stream = self.stream(key);
-        loop {
-            let open = match self.current(&stream, key) {
-                Some(open) => open,
-                None => {
-                    // Before the lock is taken: it reads, writes and flushes.
-                    let taken = || stream.slot.lock().open().is_some();
-                    self.relieve(key, &taken)?;
-                    self.wait_for_sinking(key, &taken)?;
-                    self.begin_segment(&stream, key, privileged, stored)?
-                }
-            };
+        while let TryAppend::NeedsSegment = self.try_append(&stream, key, privileged, chunk, placed)? {
+            self.begin_segment(&stream, key, privileged, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Appends one chunk to the open segment of its stream, if there is one with room; `placed` is told where.
+    pub(crate) fn try_append(
+        &self,
+        stream: &Stream,
+        key: StreamKey,
+        privileged: bool,
+        chunk: &Chunk<'_>,
+        placed: &mut dyn FnMut(Vec<Location>),
+    ) -> Result<TryAppend, StoreError> {
+        let may_be_apart = chunk.header.compression == compression::RAW;
+        while let Some(open) = self.current(stream, key) {
             match open.append(&self.open_segments, chunk, may_be_apart, placed) {
                 Append::Placed(flight) => {
                     if let Some(flight) = flight {
                         self.write_full(&open, flight, privileged)?;
                     }
-                    return Ok(());
+                    return Ok(TryAppend::Placed);
                 }
                 Append::Full(flight) => {
                     if let Some(flight) = flight {
@@ -111,6 +149,7 @@ impl ChunkStore {
                 }
             }
         }
+        Ok(TryAppend::NeedsSegment)
     }
 
     /// The open segment of a stream; none if it lies on a slower tier and there is room again where it should. Looked at
@@ -118,10 +157,10 @@ impl ChunkStore {
     fn current(&self, stream: &Stream, key: StreamKey) -> Option<Arc<OpenSegment>> {
         let mut slot = stream.slot.lock();
         let open = slot.open()?.clone();
-        let released = self.released.load(Ordering::Acquire);
+        let released = self.space.releases();
         if slot.spilled_at.is_some_and(|at| at != released) {
             slot.spilled_at = Some(released);
-            if slot.aside.as_ref().is_none_or(|aside| aside.is_closed()) && self.has_room_again(key) {
+            if slot.aside.as_ref().is_none_or(|aside| aside.is_closed()) && self.space.has_room_again(key) {
                 slot.aside = slot.open.take();
                 return None;
             }
@@ -130,20 +169,21 @@ impl ChunkStore {
     }
 
     /// The open segment of a stream that had none, or the one that was set aside if there is still no room for a better one.
-    fn begin_segment(
+    pub(crate) fn begin_segment(
         &self,
         stream: &Stream,
         key: StreamKey,
         privileged: bool,
-        stored: usize,
-    ) -> Result<Arc<OpenSegment>, StoreError> {
+        chunk: &Chunk<'_>,
+    ) -> Result<(), StoreError> {
         let mut slot = stream.slot.lock();
-        if let Some(open) = slot.open() {
-            return Ok(open.clone());
+        if slot.open().is_some() {
+            return Ok(());
         }
+        let stored = HEADER_BYTES + chunk.payload.len();
         let aside = slot.aside.take().filter(|aside| !aside.is_closed());
         let open = match aside {
-            Some(aside) if !self.has_room_again(key) => aside,
+            Some(aside) if !self.space.has_room_again(key) => aside,
             aside => {
                 slot.aside = aside;
                 self.open_segment(key, privileged, stored)?
@@ -153,13 +193,13 @@ impl ChunkStore {
             .copies
             .first()
             .and_then(|copy| self.pool.tier_of(copy.device));
-        let wanted = self.landing_tier(key, &self.pool.tiers());
+        let wanted = self.space.landing_tier(key, &self.pool.tiers());
         let is_below = wanted
             .zip(tier)
             .is_some_and(|(wanted, tier)| usize::from(tier) > wanted);
-        slot.spilled_at = is_below.then(|| self.released.load(Ordering::Acquire));
-        slot.open = Some(open.clone());
-        Ok(open)
+        slot.spilled_at = is_below.then(|| self.space.releases());
+        slot.open = Some(open);
+        Ok(())
     }
 
     /// Opens a segment with as many copies as its tier wants; or, when there is no room, finds one that has some. What
@@ -170,7 +210,7 @@ impl ChunkStore {
         privileged: bool,
         stored: usize,
     ) -> Result<Arc<OpenSegment>, StoreError> {
-        let reserve = self.reserve_segments();
+        let reserve = self.space.reserve_segments();
         let copies = match self.allocate_copies(key.choice(), reserve) {
             Err(error) if error.is_no_space() => {
                 if let Some(open) = self.open_with_room(key, stored) {
@@ -179,25 +219,25 @@ impl ChunkStore {
                 if !privileged {
                     return Err(StoreError::NoSpace);
                 }
-                self.allocate_copies(key.choice(), self.last_segments())
+                self.allocate_copies(key.choice(), self.space.last_segments())
             }
             other => other,
         };
         let copies = copies.map_err(pool_error)?;
         if !matches!(key, StreamKey::Tier(..)) {
-            self.need.took(copies.len());
+            self.space.need().took(copies.len());
         }
         let mut operations: Operations = Vec::new();
         {
-            let mut books = self.keeper.lock();
+            let mut ledger = self.ledger.lock();
             for segment in &copies {
-                books.open_segment(*segment);
+                ledger.open_segment(*segment);
                 let key = segment_key(TABLE_SEGMENTS, *segment);
                 operations.push((key.into(), Operation::Put(Value::new(&[1]))));
             }
         }
         // Before anybody can find it: what others append, and commit, would lie in a segment that nobody has claimed.
-        self.commit_internal(operations, Counters::default())?;
+        self.catalog.commit_internal(operations, Counters::default())?;
         let segment_bytes = self.pool.segment_bytes() as usize;
         Ok(self.open_segments.open(copies, segment_bytes))
     }
@@ -221,7 +261,7 @@ impl ChunkStore {
     /// One segment for each copy that the tier keeps, on the first tier that has room for all of them.
     fn allocate_copies(&self, choice: TierChoice, leave_free: u64) -> Result<Vec<SegmentId>, PoolError> {
         let mut full: Vec<u16> = Vec::new();
-        let rooms = self.tier_rooms();
+        let rooms = self.space.tier_rooms();
         let garbage: Vec<u64> = rooms.iter().map(TierRoom::garbage_segments).collect();
         'tiers: loop {
             let first = self
@@ -254,7 +294,7 @@ impl ChunkStore {
                             break;
                         }
                         for segment in copies {
-                            self.release_segment(segment);
+                            self.space.release_segment(segment);
                         }
                         if matches!(choice, TierChoice::Tier { strict: true, .. }) {
                             return Err(error);
@@ -269,17 +309,10 @@ impl ChunkStore {
         }
     }
 
-    pub(crate) fn release_segment(&self, segment: SegmentId) {
-        self.released.fetch_add(1, Ordering::AcqRel);
-        if let Err(error) = self.pool.release(segment) {
-            tracing::error!(%segment, %error, "a segment could not be released");
-        }
-    }
-
     fn forget_if_done(&self, open: &OpenSegment) {
         if self.open_segments.forget_if_done(open) {
-            let mut books = self.keeper.lock();
-            open.copies.iter().for_each(|copy| books.close_segment(*copy));
+            let mut ledger = self.ledger.lock();
+            open.copies.iter().for_each(|copy| ledger.close_segment(*copy));
         }
     }
 
@@ -298,10 +331,10 @@ impl ChunkStore {
     ///
     /// # Errors
     /// What was appended to it could not be written.
-    pub fn land_anew(&self) -> Result<(), StoreError> {
+    pub(crate) fn land_anew(&self) -> Result<(), StoreError> {
         let tiers = self.pool.tiers();
         for key in [StreamKey::Random, StreamKey::Sequential] {
-            let wanted = self.landing_tier(key, &tiers);
+            let wanted = self.space.landing_tier(key, &tiers);
             let is_elsewhere = |open: &mut Arc<OpenSegment>| {
                 let tier = open
                     .copies
@@ -326,7 +359,7 @@ impl ChunkStore {
     ///
     /// # Errors
     /// What was appended to one could not be written.
-    pub fn close_short_streams(&self) -> Result<(), StoreError> {
+    pub(crate) fn close_short_streams(&self) -> Result<(), StoreError> {
         let open = self.open_segments.all();
         let is_short = |open: &&Arc<OpenSegment>| {
             let first = open.copies.first();
@@ -347,11 +380,7 @@ impl ChunkStore {
     }
 
     /// Writes a buffer to all copies; on a failure places its chunks elsewhere.
-    pub(crate) fn write_flight(
-        &self,
-        open: &Arc<OpenSegment>,
-        flight: Arc<Flight>,
-    ) -> Result<(), StoreError> {
+    fn write_flight(&self, open: &Arc<OpenSegment>, flight: Arc<Flight>) -> Result<(), StoreError> {
         self.write_in_pieces(open, flight, BUFFER_BYTES)
     }
 
@@ -367,7 +396,7 @@ impl ChunkStore {
             .iter()
             .filter_map(|copy| self.pool.tier_of(copy.device));
         let piece_bytes = match privileged {
-            true => tiers.map(|tier| self.piece_bytes(tier)).min(),
+            true => tiers.map(|tier| self.space.piece_bytes(tier)).min(),
             false => None,
         };
         self.write_in_pieces(open, flight, piece_bytes.unwrap_or(BUFFER_BYTES))
@@ -417,7 +446,7 @@ impl ChunkStore {
                     let (why, remedy) = error.split_once("; ").unwrap_or((&error, ""));
                     let again = again.split("; ").next().unwrap_or_default();
                     let end = if remedy.is_empty() { "" } else { "; " };
-                    self.latch(&format!(
+                    self.stop.latch(&format!(
                         "{why}, and its data could not be placed elsewhere: {again}{end}{remedy}"
                     ))
                 })
@@ -447,20 +476,20 @@ impl ChunkStore {
             let stored = (HEADER_BYTES + payload.len()) as i64;
             self.append(key, true, &Chunk { header, payload }, &mut |placed| {
                 // Counted as pending until the record says so, or the segment could be taken for an empty one.
-                let mut books = self.keeper.lock();
+                let mut ledger = self.ledger.lock();
                 placed
                     .iter()
-                    .for_each(|location| books.add_pending(location.segment, stored));
+                    .for_each(|location| ledger.add_pending(location.segment, stored));
                 locations = placed;
             })?;
             let copies = open.copies.iter();
             let old: Vec<Location> = copies.map(|segment| content.location(*segment)).collect();
-            self.change_place(header.id, &old, locations.clone())?;
-            let mut books = self.keeper.lock();
+            self.catalog.change_place(header.id, &old, locations.clone())?;
+            let mut ledger = self.ledger.lock();
             locations
                 .iter()
-                .for_each(|location| books.add_pending(location.segment, -stored));
-            drop(books);
+                .for_each(|location| ledger.add_pending(location.segment, -stored));
+            drop(ledger);
             self.relocations.fetch_add(1, Ordering::AcqRel);
         }
         Ok(())
@@ -477,7 +506,7 @@ impl ChunkStore {
         for open in &all {
             self.wait_landed(open)?;
         }
-        self.check_running()
+        self.stop.check_running()
     }
 
     /// As [`land_data`](Self::land_data), with `write` writing the buffers out beside something else. What it does not try
@@ -515,24 +544,15 @@ impl ChunkStore {
         }
         let value = result?;
         landed?;
-        self.check_running()?;
+        self.stop.check_running()?;
         Ok(value)
-    }
-
-    /// Room in open segments that ordinary writers can use, bytes. At the end of each as much stays unused as the next
-    /// chunk is too long by.
-    pub(crate) fn open_room(&self) -> u64 {
-        self.open_segments
-            .all()
-            .iter()
-            .map(|open| open.room().saturating_sub(CHUNK_BYTES_MAX + HEADER_BYTES) as u64)
-            .sum()
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::mpsc;
 
     use super::*;
     use crate::{
@@ -546,25 +566,46 @@ mod tests {
     fn nobody_finds_a_segment_before_it_is_claimed() {
         let store = store_in_memory(64 << 20, Options::default());
         std::thread::scope(|scope| {
-            let commit = store.commit.lock();
+            let ((go, until), (holds, held)) = (mpsc::channel::<()>(), mpsc::channel());
+            let catalog = store.catalog();
+            // As whoever commits.
+            scope.spawn(move || {
+                catalog.with_due_bytes(|_| {
+                    holds.send(()).unwrap();
+                    until.recv()
+                })
+            });
+            held.recv().unwrap();
             let opens = scope.spawn(|| {
                 let chunk = Chunk {
                     header: &ChunkHeader::raw(1, 5000, JOINED),
                     payload: &[7; 5000],
                 };
-                store.append(StreamKey::Random, false, &chunk, &mut |_| {})
+                store
+                    .writer()
+                    .append(StreamKey::Random, false, &chunk, &mut |_| {})
             });
-            while store.keeper.lock().segments.is_empty() {
+            while store.handles().ledger.lock().segments.is_empty() {
                 std::thread::yield_now();
             }
             // It waits for the lock of commits, sooner or later, and nobody can use it until it has it.
             for _ in 0..20_000 {
-                assert!(store.open_with_room(StreamKey::Sequential, 5000).is_none());
+                assert!(
+                    store
+                        .writer()
+                        .open_with_room(StreamKey::Sequential, 5000)
+                        .is_none()
+                );
                 std::thread::yield_now();
             }
-            drop(commit);
+            drop(go);
             opens.join().unwrap().unwrap();
-            assert!(store.open_with_room(StreamKey::Sequential, 5000).is_some());
+            assert!(
+                store
+                    .writer()
+                    .open_with_room(StreamKey::Sequential, 5000)
+                    .is_some()
+            );
         });
     }
 }

@@ -6,7 +6,7 @@
 //! - Room in a buffer is reserved under the lock and filled without it: a thread that the system stops while it copies holds
 //!   up nobody who appends. A buffer that is to be written out while others still copy into it becomes a flight when the
 //!   last of them is done, who writes it. A chunk is told of (`placed`) when its bytes are there, and before the buffer that
-//!   has them can become a flight: who relocates that, or looks whether the segment is empty, finds the chunk in the books.
+//!   has them can become a flight: who relocates that, or looks whether the segment is empty, finds the chunk in the ledger.
 //! - Room that was reserved comes back however its owner ends. Of a buffer whose last piece came back without its chunk nobody has
 //!   the flight: whoever waits for it next gets it, to write it out.
 //! - Each write starts and ends on 4096, so no block is ever written twice.
@@ -20,12 +20,13 @@ use std::{
     },
 };
 
-use super::write_buffer::{self, Filling, Piece};
-use crate::encoding::{ChunkHeader, HEADER_BYTES, JOINED, Location, excess_max};
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex, RwLock};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES};
 use terrace_pool::{PoolId, SegmentId};
+
+use super::write_buffer::{self, Filling, Piece};
+use crate::encoding::{ChunkHeader, HEADER_BYTES, JOINED, Location, excess_max};
 
 /// A buffer of this many bytes is written out.
 pub const WRITE_BYTES: usize = 1024 * 1024;

@@ -10,6 +10,6 @@ pub(crate) use reclaimable::{Inherited, estimate_of};
 mod places;
 
 pub(crate) use self::batches::{Operations, add_live};
-pub(crate) use batches::{CommitState, put_record};
+pub(crate) use batches::{Catalog, Change, CommitState, fold_references};
 pub(crate) use places::Begun;
-pub(crate) use records::decode;
+pub(crate) use reclaimable::PAGES_AT_OPENING;

@@ -1,7 +1,7 @@
 //! Places: changing where committed chunks are said to lie.
 //!
 //! Invariants: a record gets new places only while it still names the old ones; the live bytes of the segments change in the
-//! same batch; a move stays entered in the books until its batch is committed, under one lock, so that whoever could not write
+//! same batch; a move stays entered in the ledger until its batch is committed, under one lock, so that whoever could not write
 //! what was appended finds the chunk either here or there; no device is read under the commit lock.
 
 use std::{
@@ -14,16 +14,15 @@ use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
 use super::{
-    batches::{CommitState, Operations, add_live, put_record},
+    batches::{Catalog, CommitState, Operations, add_live, put_record},
     records::decode,
 };
 use crate::{
     encoding::{ChunkRecord, Counters, Location, TABLE_CHUNKS, chunk_key},
     ledger::PinGuard,
-    store::ChunkStore,
 };
 
-/// A move that was entered in the books.
+/// A move that was entered in the ledger.
 pub(crate) struct Begun {
     pub(crate) id: ChunkId,
     /// The record of the chunk where it was.
@@ -34,7 +33,7 @@ pub(crate) struct Begun {
     pub(crate) tiers: BTreeSet<u8>,
 }
 
-impl ChunkStore {
+impl Catalog {
     /// Replaces the locations of a chunk if they still are `old`; whether they were.
     pub(crate) fn change_place(
         &self,
@@ -44,13 +43,13 @@ impl ChunkStore {
     ) -> Result<bool, StoreError> {
         {
             let _commit = self.commit.lock();
-            if self.keeper.lock().relocate_pending(id, old, &new) {
+            if self.ledger.lock().relocate_pending(id, old, &new) {
                 return Ok(true);
             }
         }
         let (mut commit, records) = self.lock_with_records(&[id]);
         // It may be on its way to another place since.
-        if self.keeper.lock().relocate_pending(id, old, &new) {
+        if self.ledger.lock().relocate_pending(id, old, &new) {
             return Ok(true);
         }
         let changed = self.change_places_locked(&mut commit, vec![(id, old, new)], records)?;
@@ -88,7 +87,7 @@ impl ChunkStore {
         }
     }
 
-    /// Ends moves that were entered in the books, in one batch: each chunk is at its new place if it was still at its old
+    /// Ends moves that were entered in the ledger, in one batch: each chunk is at its new place if it was still at its old
     /// one. Which of them were. `known_at`: the newest batch before their records were looked up, which are what they were if none
     /// has come since.
     pub(crate) fn commit_moves(&self, moves: &[Begun], known_at: u64) -> Result<Vec<bool>, StoreError> {
@@ -108,16 +107,16 @@ impl ChunkStore {
             }
         };
         let places = {
-            let books = self.keeper.lock();
-            let new = |begun: &Begun| books.moving(begun.id).map(|new| new.locations.clone());
+            let ledger = self.ledger.lock();
+            let new = |begun: &Begun| ledger.moving(begun.id).map(|new| new.locations.clone());
             let moves = moves.iter();
             moves
                 .map(|begun| (begun.id, &begun.old.locations[..], new(begun).unwrap_or_default()))
                 .collect()
         };
         let changed = self.change_places_locked(&mut commit, places, records);
-        let mut books = self.keeper.lock();
-        moves.iter().for_each(|begun| drop(books.finish_move(begun.id)));
+        let mut ledger = self.ledger.lock();
+        moves.iter().for_each(|begun| drop(ledger.finish_move(begun.id)));
         changed
     }
 
@@ -153,12 +152,12 @@ impl ChunkStore {
             put_record(&mut operations, id, &record);
         }
         if !operations.is_empty() {
-            let mut books = self.keeper.lock();
+            let mut ledger = self.ledger.lock();
             for (segment, bytes) in live {
                 add_live(&mut operations, segment, bytes);
-                books.add_live(segment, bytes);
+                ledger.add_live(segment, bytes);
             }
-            drop(books);
+            drop(ledger);
             self.apply_locked(commit, operations, Counters::default())?;
         }
         failed.map_or(Ok(changed), Err)
@@ -178,6 +177,7 @@ mod tests {
     use terrace_store::{Batch, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial};
 
     use super::*;
+    use crate::ChunkStore;
     use crate::Options;
 
     /// Counts the reads, and those of them that are made while the store's commit lock is held.
@@ -198,7 +198,7 @@ mod tests {
         fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
             if let Some(store) = self.store.get().and_then(Weak::upgrade) {
                 self.reads.fetch_add(1, SeqCst);
-                let is_held = store.commit.try_lock().is_none();
+                let is_held = store.catalog().commit.try_lock().is_none();
                 self.reads_under_lock.fetch_add(is_held.into(), SeqCst);
             }
             self.inner.read_at(offset, buffer)
@@ -270,7 +270,10 @@ mod tests {
         let pool = Pool::create(create, &SeededRandomness::new(7)).unwrap();
         let store = ChunkStore::create(Arc::new(pool), options(1)).unwrap();
         let ids: Vec<ChunkId> = (0..2000).map(|number| put(&store, number)).collect();
-        let records: Vec<ChunkRecord> = ids.iter().map(|id| store.record(*id).unwrap().unwrap()).collect();
+        let records: Vec<ChunkRecord> = ids
+            .iter()
+            .map(|id| store.catalog().record(*id).unwrap().unwrap())
+            .collect();
         store.close().unwrap();
         drop(store);
         // With nothing of the tables in memory.
@@ -283,29 +286,35 @@ mod tests {
         assert!(device.store.set(Arc::downgrade(&store)).is_ok());
 
         let old = &records[10].locations;
-        assert!(store.change_place(ids[10], old, old.clone()).unwrap());
+        assert!(store.catalog().change_place(ids[10], old, old.clone()).unwrap());
         let reads = device.reads.load(SeqCst);
         assert!(reads > 0, "the record was not in memory");
         let begun: Vec<Begun> = (0..2000)
             .step_by(400)
             .map(|at| {
                 let (id, old) = (ids[at], records[at].clone());
-                assert!(store.keeper.lock().start_move(id, old.clone()));
+                assert!(store.handles().ledger.lock().start_move(id, old.clone()));
                 let (_pin, tiers) = (None, BTreeSet::new());
                 Begun { id, old, _pin, tiers }
             })
             .collect();
         // As of long ago: other batches came meanwhile.
-        assert_eq!(store.commit_moves(&begun, 0).unwrap(), vec![true; begun.len()]);
+        assert_eq!(
+            store.catalog().commit_moves(&begun, 0).unwrap(),
+            vec![true; begun.len()]
+        );
         assert!(device.reads.load(SeqCst) > reads);
         assert_eq!(device.reads_under_lock.load(SeqCst), 0);
         // Places that are not the old ones (any more) are left alone.
         let other = &records[11].locations;
-        assert!(!store.change_place(ids[12], other, old.clone()).unwrap());
+        assert!(!store.catalog().change_place(ids[12], other, old.clone()).unwrap());
         assert_eq!(
-            store.record(ids[12]).unwrap().unwrap().locations,
+            store.catalog().record(ids[12]).unwrap().unwrap().locations,
             records[12].locations
         );
-        assert_eq!(store.keeper.lock().discrepancies(), Vec::<String>::new());
+        assert_eq!(
+            store.handles().ledger.lock().discrepancies(),
+            Vec::<String>::new()
+        );
     }
 }

@@ -4,22 +4,26 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
+use terrace_log::Log;
 use terrace_meta::{Tree, decode_count};
-use terrace_pool::SegmentId;
+use terrace_pool::{Pool, SegmentId};
 use terrace_store::{ChunkId, StoreError};
 
 use crate::{
-    AuditReport, ChunkStore, Findings, UnreadableMetadata,
-    catalog::estimate_of,
+    AuditReport, Findings, Handles, Options, UnreadableMetadata,
+    catalog::{Catalog, estimate_of},
     encoding::{
         ChunkRecord, Counters, HEADER_BYTES, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_LIVE, TABLE_REFERENCES,
         TABLE_SEGMENTS, candidate_of_key, chunk_key, chunk_of_key, segment_of_key,
     },
     errors::{meta_error, pool_error},
-    recovery::{read_root, tree_options},
+    gc::Collector,
+    ledger::Ledger,
+    metadata::{MetaStorage, read_root, tree_options},
+    space::SpaceView,
 };
 
 /// Records that one look into the tables gives.
@@ -45,16 +49,49 @@ struct Filled {
 /// What the floor above says: calls back with (chunk, blocks) for each reference it holds.
 pub type Expected<'a> = &'a dyn Fn(&mut dyn FnMut(ChunkId, i64)) -> Result<(), StoreError>;
 
-impl ChunkStore {
+/// Compares what memory, records and devices say of one another.
+pub(crate) struct Auditor {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: Options,
+    pub(super) tree: Arc<Tree>,
+    pub(super) log: Arc<Log>,
+    pub(super) meta: Arc<MetaStorage>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) collector: Arc<Collector>,
+}
+
+impl Auditor {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        collector: &Arc<Collector>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            options: handles.options.clone(),
+            tree: handles.tree.clone(),
+            log: handles.log.clone(),
+            meta: handles.meta.clone(),
+            ledger: handles.ledger.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            collector: collector.clone(),
+        }
+    }
+
     /// Walks everything: counts, live bytes, locations, overlaps. `expected` (from the floor above) calls back with
     /// (chunk, blocks), any number of times per chunk. Changes nothing; meant for a store at rest.
-    pub fn audit(&self, expected: Option<Expected<'_>>) -> Result<AuditReport, StoreError> {
+    pub(crate) fn audit(&self, expected: Option<Expected<'_>>) -> Result<AuditReport, StoreError> {
         self.audit_within(expected, usize::MAX)
     }
 
     /// The same with no more than so many chunks in memory at a time: of more there are several passes, and `expected` is asked in
     /// each.
-    pub fn audit_within(
+    pub(crate) fn audit_within(
         &self,
         expected: Option<Expected<'_>>,
         chunks_at_once: usize,
@@ -63,8 +100,8 @@ impl ChunkStore {
         let mut wrong = Findings::default();
         let mut pending = 0;
         self.each(TABLE_CANDIDATES, |_, value| pending += estimate_of(value))?;
-        let counted_all = self.maintenance.lock().reclaim.inherited.is_none();
-        let says = self.pending_free.load(Ordering::Relaxed);
+        let counted_all = self.collector.has_counted_all();
+        let says = self.space.pending_free();
         if counted_all && says != pending {
             wrong.add(|| format!("{pending} bytes are to be freed, memory says {says}"));
         }
@@ -76,7 +113,7 @@ impl ChunkStore {
         report.chunks = totals.chunks as u64;
         self.audit_overlaps(&filled, chunks_at_once, &mut wrong)?;
         self.audit_live(&filled, &claimed, &mut wrong)?;
-        let counters = self.commit.lock().counters;
+        let counters = self.catalog.totals();
         if counters != totals {
             wrong.add(|| format!("totals are {totals:?}, the counters say {counters:?}"));
         }
@@ -127,7 +164,7 @@ impl ChunkStore {
             }
             for row in &rows {
                 let Row { id, count, held, .. } = *row;
-                if count == 0 && !row.is_candidate && !self.keeper.lock().is_pinned(id) {
+                if count == 0 && !row.is_candidate && !self.ledger.lock().is_pinned(id) {
                     wrong.add(|| format!("chunk {id} has no references and is not on the list of the dead"));
                 }
                 if count < 0 {
@@ -303,9 +340,9 @@ impl ChunkStore {
                 wrong.add(|| format!("segment {segment} has {is} live bytes, its record says {says}"));
             }
         }
-        let books = self.keeper.lock();
-        wrong.extend(books.discrepancies());
-        for (segment, state) in &books.segments {
+        let ledger = self.ledger.lock();
+        wrong.extend(ledger.discrepancies());
+        for (segment, state) in &ledger.segments {
             let is = live_of(segment);
             if state.live != is {
                 wrong.add(|| {
@@ -324,7 +361,7 @@ impl ChunkStore {
         }
         for segment in claimed
             .iter()
-            .filter(|segment| !books.segments.contains_key(segment))
+            .filter(|segment| !ledger.segments.contains_key(segment))
         {
             wrong.add(|| format!("segment {segment} is in the segment table but not in use"));
         }
@@ -333,7 +370,7 @@ impl ChunkStore {
 
     /// Whether everything that the newest durable root leads to is still held: else it may be written over, and a crash
     /// finds the root without its tables or its log. Reads next to nothing.
-    pub fn audit_root(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn audit_root(&self) -> Result<Vec<String>, StoreError> {
         let mut wrong = Vec::new();
         let Some(payload) = self.pool.read_root().map_err(pool_error)? else {
             return Ok(vec!["there is no root".into()]);
@@ -368,14 +405,8 @@ impl ChunkStore {
         Ok(wrong)
     }
 
-    /// Whether log and tables have two copies on two devices: on a pool of one device, or where a device is full, they do
-    /// not.
-    pub fn is_mirrored(&self) -> bool {
-        self.log.is_mirrored() && self.meta.is_mirrored()
-    }
-
     /// Segments of metadata of which readers met a part that no copy gives, on devices that are there.
-    pub fn unreadable_metadata(&self) -> Vec<UnreadableMetadata> {
+    pub(crate) fn unreadable_metadata(&self) -> Vec<UnreadableMetadata> {
         let mut found: Vec<UnreadableMetadata> = Vec::new();
         for part in self.tree.known_unreadable() {
             let copies: Vec<SegmentId> = self.meta.copies_of(part.extent).iter().collect();
@@ -389,18 +420,18 @@ impl ChunkStore {
     }
 
     /// Segments of metadata that have no copy on a device that is there: what they tell of cannot be found.
-    pub fn metadata_out_of_reach(&self) -> u64 {
+    pub(crate) fn metadata_out_of_reach(&self) -> u64 {
         self.meta.out_of_reach()
     }
 
     /// What is to be said where the pool cannot be opened for want of these segments; `None` if all are there.
-    pub fn metadata_is_away(&self) -> Option<StoreError> {
-        crate::recovery::metadata_is_away(&self.pool, &self.meta)
+    pub(crate) fn metadata_is_away(&self) -> Option<StoreError> {
+        crate::metadata::metadata_is_away(&self.pool, &self.meta)
     }
 
     /// Where records cannot be looked up, since their tables have no copy on a device that is there: the first and the last key of
     /// each such table. From memory.
-    pub fn keys_out_of_reach(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn keys_out_of_reach(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         if self.meta.out_of_reach() == 0 {
             return Vec::new();
         }
@@ -411,10 +442,10 @@ impl ChunkStore {
     }
 
     /// What still counts on a device, in words: nothing, once it has left the pool in good order.
-    pub fn claims_on(&self, device: u16) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn claims_on(&self, device: u16) -> Result<Vec<String>, StoreError> {
         let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();
         let root = read_root(&self.pool, &payload)?;
-        let data: Vec<_> = self.keeper.lock().segments.keys().copied().collect();
+        let data: Vec<_> = self.ledger.lock().segments.keys().copied().collect();
         let all = [
             ("chunks are", data),
             ("metadata is", self.meta.held().into_iter().collect()),
@@ -437,7 +468,7 @@ impl ChunkStore {
     /// Each segment in use belongs to one of chunks, metadata and log, and the pool knows of no other.
     fn audit_segments(&self, wrong: &mut Findings) {
         let mut owners: BTreeMap<_, &str> = BTreeMap::new();
-        let data: Vec<_> = self.keeper.lock().segments.keys().copied().collect();
+        let data: Vec<_> = self.ledger.lock().segments.keys().copied().collect();
         let all = [
             ("chunks", data),
             ("metadata", self.meta.segments()),

@@ -5,16 +5,25 @@
 //! to the table, which is read through once for all of them; what has no readable copy anywhere stays where it is and is
 //! told only when everything else has left.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use terrace_pool::{SegmentId, SegmentRange};
+use terrace_log::Log;
+use terrace_meta::Tree;
+use terrace_pool::{Pool, SegmentId, SegmentRange};
 use terrace_store::{ChunkId, Placement, StoreError, tier_bit};
 
 use crate::{
-    DeviceLoad, EvacuateProgress,
+    EvacuateProgress, Handles,
+    admission::Admission,
+    append::SegmentWriter,
+    buffers::OpenSegments,
+    catalog::Catalog,
+    durability::Journal,
     encoding::{ChunkRecord, Location, TABLE_CHUNKS, chunk_of_key},
     errors::meta_error,
-    store::ChunkStore,
+    gc::{Collector, Relocator},
+    ledger::Ledger,
+    space::SpaceView,
 };
 
 /// Chunks without a readable copy that are kept by number.
@@ -55,10 +64,54 @@ pub enum Plight {
     Failing(Vec<u16>),
 }
 
-impl ChunkStore {
+/// Gets everything off a device.
+pub(crate) struct Evacuation {
+    pub(super) pool: Arc<Pool>,
+    pub(super) tree: Arc<Tree>,
+    pub(super) log: Arc<Log>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) open_segments: Arc<OpenSegments>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) writer: Arc<SegmentWriter>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) relocator: Arc<Relocator>,
+    pub(super) collector: Arc<Collector>,
+    pub(super) admission: Arc<Admission>,
+}
+
+impl Evacuation {
+    /// Of these parts.
+    #[expect(clippy::too_many_arguments, reason = "it is put together once")]
+    pub(crate) fn new(
+        handles: &Handles,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        writer: &Arc<SegmentWriter>,
+        journal: &Arc<Journal>,
+        relocator: &Arc<Relocator>,
+        collector: &Arc<Collector>,
+        admission: &Arc<Admission>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            tree: handles.tree.clone(),
+            log: handles.log.clone(),
+            ledger: handles.ledger.clone(),
+            open_segments: handles.open_segments.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            writer: writer.clone(),
+            journal: journal.clone(),
+            relocator: relocator.clone(),
+            collector: collector.clone(),
+            admission: admission.clone(),
+        }
+    }
+
     /// Moves about `budget_bytes` off a device, or the end of one, on which the pool was told to put nothing new. Of a
     /// device that is missing, that is what has a copy elsewhere.
-    pub fn evacuate_step(
+    pub(crate) fn evacuate_step(
         &self,
         range: SegmentRange,
         cursor: &mut EvacuateCursor,
@@ -67,7 +120,7 @@ impl ChunkStore {
         let mut progress = EvacuateProgress::default();
         for open in self.open_segments.all() {
             if open.copies.iter().any(|copy| range.contains(*copy)) {
-                self.close_open(&open)?;
+                self.writer.close_open(&open)?;
             }
         }
         let more = match cursor.table.take() {
@@ -75,7 +128,7 @@ impl ChunkStore {
             Some(from) => self.empty_by_table(range, cursor, from, budget_bytes, &mut progress)?,
         };
         if !more {
-            self.evacuate_metadata(range)?;
+            self.collector.evacuate_metadata(range)?;
         }
         let (live, segments) = self.live_in(range);
         let (claimed, _) = self.pool.usage_of(range);
@@ -105,8 +158,8 @@ impl ChunkStore {
     ) -> Result<bool, StoreError> {
         let is_there = self.pool.has_device(range.device);
         let segments: Vec<SegmentId> = {
-            let books = self.keeper.lock();
-            let here = books
+            let ledger = self.ledger.lock();
+            let here = ledger
                 .segments
                 .iter()
                 .filter(|(id, state)| range.contains(**id) && state.live > 0);
@@ -121,7 +174,7 @@ impl ChunkStore {
                 cursor.left.insert(segment);
                 continue;
             }
-            let (ids, whole) = self.chunks_by_headers(segment)?;
+            let (ids, whole) = self.relocator.chunks_by_headers(segment)?;
             for id in ids {
                 if spent >= budget_bytes {
                     return Ok(true);
@@ -196,24 +249,24 @@ impl ChunkStore {
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
         let placement = Placement::Tier { tier, strict: false };
         // What says where it is now has to have a place in the log.
-        let move_it = || match self.is_log_short() {
+        let move_it = || match self.journal.is_log_short() {
             true => Err(StoreError::NoSpace),
-            false => self.move_chunks(&[id], placement, Some(segment)),
+            false => self.relocator.move_chunks(&[id], placement, Some(segment)),
         };
         let mut moved = move_it();
         // What it moved before has left room behind, in segments that go back with the next checkpoint only, or that hold
         // other things yet.
-        let enough = self.last_segments() + self.copies_at_most();
+        let enough = self.space.last_segments() + self.space.copies_at_most();
         for _ in 0..ATTEMPTS {
             let is_full = matches!(moved, Err(StoreError::NoSpace));
-            let is_enough = || self.pool.free_for_content() >= enough && !self.is_log_short();
-            if !is_full || !self.make_room(is_enough)? {
+            let is_enough = || self.pool.free_for_content() >= enough && !self.journal.is_log_short();
+            if !is_full || !self.admission.make_room(is_enough)? {
                 break;
             }
             moved = move_it();
         }
         let outcome = moved?;
-        self.rates.take(&outcome.tier_bytes);
+        self.space.rates().take(&outcome.tier_bytes);
         progress.moved += outcome.moved;
         for tier in outcome.tier_bytes.keys() {
             progress.tiers |= tier_bit(*tier);
@@ -223,8 +276,8 @@ impl ChunkStore {
 
     /// Live bytes in these segments, and how many of them have any.
     fn live_in(&self, range: SegmentRange) -> (u64, u64) {
-        let books = self.keeper.lock();
-        let here = books.segments.iter().filter(|(id, _)| range.contains(**id));
+        let ledger = self.ledger.lock();
+        let here = ledger.segments.iter().filter(|(id, _)| range.contains(**id));
         here.fold((0, 0), |(bytes, count), (_, state)| {
             let live = state.live.max(0).unsigned_abs();
             (bytes + live, count + u64::from(live > 0))
@@ -232,21 +285,21 @@ impl ChunkStore {
     }
 
     /// Live bytes on devices that are not there, or at the end of one that was cut short, from memory.
-    pub fn live_on_absent_devices(&self) -> u64 {
+    pub(crate) fn live_on_absent_devices(&self) -> u64 {
         let live =
             |(id, state): (&SegmentId, &crate::ledger::SegmentState)| (*id, state.live.max(0).unsigned_abs());
-        let live: Vec<(SegmentId, u64)> = self.keeper.lock().segments.iter().map(live).collect();
+        let live: Vec<(SegmentId, u64)> = self.ledger.lock().segments.iter().map(live).collect();
         let absent = live.into_iter().filter(|(id, _)| !self.pool.has_segment(*id));
         absent.map(|(_, live)| live).sum()
     }
 
     /// Whether a chunk has no copy on any device that is there.
-    pub fn is_gone(&self, id: ChunkId) -> Result<bool, StoreError> {
+    pub(crate) fn is_gone(&self, id: ChunkId) -> Result<bool, StoreError> {
         Ok(matches!(self.plight_of(id)?, Some(Plight::Gone(_))))
     }
 
     /// Whether a device that is not there has chunks of which no other device has a copy. Reads the table of chunks up to the first.
-    pub fn has_alone(&self, device: u16) -> Result<Alone, StoreError> {
+    pub(crate) fn has_alone(&self, device: u16) -> Result<Alone, StoreError> {
         let mut alone = Alone::default();
         if self.pool.has_device(device) {
             return Ok(alone);
@@ -277,8 +330,8 @@ impl ChunkStore {
     }
 
     /// What is wrong with the devices that a chunk lies on; `None` if one that has a copy is well. Reads no content.
-    pub fn plight_of(&self, id: ChunkId) -> Result<Option<Plight>, StoreError> {
-        let Some(record) = self.record(id)? else {
+    pub(crate) fn plight_of(&self, id: ChunkId) -> Result<Option<Plight>, StoreError> {
+        let Some(record) = self.catalog.record(id)? else {
             return Ok(None);
         };
         let is_there = |location: &&Location| self.pool.has_segment(location.segment);
@@ -294,23 +347,6 @@ impl ChunkStore {
         }
         let fails = there.iter().all(|device| self.pool.is_failing(*device));
         Ok(fails.then_some(Plight::Failing(there)))
-    }
-
-    /// What lies on a device, or the end of one, from memory.
-    pub fn load_of(&self, range: SegmentRange) -> DeviceLoad {
-        let mut load = DeviceLoad::default();
-        let mut data_segments = 0;
-        {
-            let books = self.keeper.lock();
-            for (_, state) in books.segments.iter().filter(|(id, _)| range.contains(**id)) {
-                load.live_bytes += state.live.max(0).unsigned_abs();
-                data_segments += 1;
-            }
-        }
-        let (claimed, _) = self.pool.usage_of(range);
-        let segment = u64::from(self.pool.segment_bytes());
-        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
-        load
     }
 }
 
@@ -341,6 +377,7 @@ mod tests {
         let damaged = Operation::Put(Value::new(&[0xff; 3]));
         let key = Key::new(&chunk_key(TABLE_CHUNKS, ChunkId(id.0 + 1)));
         store
+            .catalog()
             .commit_internal(vec![(key, damaged)], Counters::default())
             .unwrap();
         let known = Alone {

@@ -8,9 +8,12 @@ mod reports;
 mod scrub;
 mod verify;
 
+pub(crate) use audit::{Auditor, Expected};
+pub(crate) use evacuate::Evacuation;
 pub use evacuate::{Alone, EvacuateCursor, Plight};
 pub use findings::Findings;
 pub use reports::{
     AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
     VerifyProgress,
 };
+pub(crate) use scrub::Scrubber;

@@ -6,18 +6,19 @@
 use bytes::Bytes;
 use terrace_store::ChunkId;
 
+use super::scrub::Scrubber;
 use crate::{
-    ChunkStore, ScrubCursor,
+    ScrubCursor,
     encoding::{TABLE_CHUNKS, chunk_key},
 };
 
 /// Records read at once.
 const SCAN: usize = 64;
 
-impl ChunkStore {
+impl Scrubber {
     /// The next records, of which the caller moves the cursor on; none at the end, which it says then. Of those that cannot be
     /// read, which ones they are and why, in words, with the cursor behind them.
-    pub(crate) fn scan_records(&self, cursor: &mut ScrubCursor) -> Result<Vec<(Bytes, Bytes)>, String> {
+    pub(super) fn scan_records(&self, cursor: &mut ScrubCursor) -> Result<Vec<(Bytes, Bytes)>, String> {
         let from = cursor.next_chunk;
         let key = chunk_key(TABLE_CHUNKS, ChunkId(from));
         let records = match self.tree.scan(&key, &[TABLE_CHUNKS + 1], SCAN) {
@@ -28,7 +29,7 @@ impl ChunkStore {
                     let next = self.first_after_damage(from);
                     // Where there is none it is the end of the list: the rest of the walk is worth having all the same.
                     cursor.chunks_done = next.is_none();
-                    cursor.next_chunk = next.unwrap_or_else(|| self.next_chunk_id().max(from + 1));
+                    cursor.next_chunk = next.unwrap_or_else(|| self.catalog.next_chunk_id().max(from + 1));
                     let last = cursor.next_chunk - 1;
                     return Err(format!(
                         "records of chunks {from} to {last}, which are not looked at: {error}"
@@ -50,7 +51,7 @@ impl ChunkStore {
 
     /// The first chunk above `damaged` from which on records can be read; `None` if nothing can be read any more.
     fn first_after_damage(&self, damaged: u64) -> Option<u64> {
-        let end = self.next_chunk_id();
+        let end = self.catalog.next_chunk_id();
         let is_readable = |chunk: u64| {
             let from = chunk_key(TABLE_CHUNKS, ChunkId(chunk));
             self.tree.scan(&from, &[TABLE_CHUNKS + 1], 1).is_ok()

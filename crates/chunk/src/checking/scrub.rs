@@ -4,28 +4,77 @@
 //! was written) gets the others on its tier, beside what is promised to writers, or stays as it is; want of room ends no step, but is
 //! counted; steps are bounded, also where nothing is to be read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use terrace_meta::{Extent, MetaError};
-use terrace_pool::SegmentId;
+use terrace_meta::{Extent, MetaError, Tree};
+use terrace_pool::{Pool, SegmentId};
 use terrace_store::{ChunkId, Placement, StoreError};
 
 use crate::{
-    ChunkStore, DamagedChunk, ScrubCursor, ScrubProgress,
-    append::lacks_copies,
+    DamagedChunk, Handles, ScrubCursor, ScrubProgress,
+    append::{SegmentWriter, lacks_copies},
+    buffers::OpenSegments,
+    catalog::Catalog,
     encoding::{ChunkRecord, Location, chunk_of_key},
     errors::meta_error,
-    reading::{Stored, verified},
+    gc::{Collector, Relocator},
+    ledger::Ledger,
+    metadata::MetaStorage,
+    reading::{ChunkReader, Stored, verified},
+    space::SpaceView,
 };
 
 /// What looking at a record counts for, of the bytes that a step may read.
 pub(crate) const RECORD_BYTES: u64 = 256;
 
-impl ChunkStore {
+/// Reads everything there is, and mends what is damaged.
+pub(crate) struct Scrubber {
+    pub(super) pool: Arc<Pool>,
+    pub(super) tree: Arc<Tree>,
+    pub(super) meta: Arc<MetaStorage>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) open_segments: Arc<OpenSegments>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) writer: Arc<SegmentWriter>,
+    pub(super) reader: Arc<ChunkReader>,
+    pub(super) relocator: Arc<Relocator>,
+    pub(super) collector: Arc<Collector>,
+}
+
+impl Scrubber {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        writer: &Arc<SegmentWriter>,
+        reader: &Arc<ChunkReader>,
+        relocator: &Arc<Relocator>,
+        collector: &Arc<Collector>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            tree: handles.tree.clone(),
+            meta: handles.meta.clone(),
+            ledger: handles.ledger.clone(),
+            open_segments: handles.open_segments.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            writer: writer.clone(),
+            reader: reader.clone(),
+            relocator: relocator.clone(),
+            collector: collector.clone(),
+        }
+    }
+
     /// Reads and verifies about `budget_bytes` of live chunk copies and metadata, repairs what has a good copy.
-    pub fn scrub_step(
+    pub(crate) fn scrub_step(
         &self,
         cursor: &mut ScrubCursor,
         budget_bytes: u64,
@@ -54,8 +103,8 @@ impl ChunkStore {
             only.is_none_or(|only| only.contains(&segment.device))
         };
         let chunk_bytes: i64 = {
-            let books = self.keeper.lock();
-            let segments = books.segments.iter().filter(|(id, _)| looks_at(id));
+            let ledger = self.ledger.lock();
+            let segments = ledger.segments.iter().filter(|(id, _)| looks_at(id));
             segments.map(|(_, segment)| segment.live.max(0)).sum()
         };
         progress.done_bytes = cursor.done_bytes;
@@ -75,7 +124,7 @@ impl ChunkStore {
         progress: &mut ScrubProgress,
     ) -> Result<u64, StoreError> {
         // What is completed would go into them.
-        self.close_short_streams()?;
+        self.writer.close_short_streams()?;
         let records = match self.scan_records(cursor) {
             Ok(records) => records,
             Err(line) => {
@@ -108,7 +157,7 @@ impl ChunkStore {
                 progress.copies += 1;
                 bytes += u64::from(record.stored());
                 if !good.contains(&(at, *location))
-                    && let Err(cause) = self.read_copy(&record, *location)
+                    && let Err(cause) = self.reader.read_copy(&record, *location)
                 {
                     bad.push((*location, cause));
                 }
@@ -118,12 +167,12 @@ impl ChunkStore {
                 continue;
             }
             // A chunk that moved or went away while it was read is no matter.
-            if bad.is_empty() || self.record(id)?.as_ref() != Some(&record) {
+            if bad.is_empty() || self.catalog.record(id)?.as_ref() != Some(&record) {
                 continue;
             }
-            self.note_bad_copies(id, &record, &bad);
+            self.reader.note_bad_copies(id, &record, &bad);
             if bad.len() < record.locations.len() {
-                self.repairs.lock().remove(&id);
+                self.reader.forget_repair(id);
                 let tier = record
                     .locations
                     .first()
@@ -135,21 +184,21 @@ impl ChunkStore {
                 let from = record.locations.first().map(|first| first.segment);
                 let outcome = match is_full {
                     true => Err(StoreError::NoSpace),
-                    false => self.repair_chunks(&[id], placement, from),
+                    false => self.relocator.repair_chunks(&[id], placement, from),
                 };
                 match outcome {
                     Ok(outcome) => progress.repaired += outcome.moved,
                     Err(StoreError::NoSpace) => {
                         is_full = true;
                         progress.unmended += 1;
-                        self.repair_later(id);
+                        self.reader.repair_later(id);
                     }
                     Err(error) => return Err(error),
                 }
             } else if let Some((_, cause)) = bad.into_iter().next() {
                 progress.damaged.push(DamagedChunk {
                     id,
-                    references: self.references(id)?,
+                    references: self.catalog.references(id)?,
                     cause,
                 });
             }
@@ -199,7 +248,7 @@ impl ChunkStore {
         if mended.is_empty() {
             return Ok(());
         }
-        match self.checkpoint() {
+        match self.collector.checkpoint() {
             Ok(()) => progress.repaired += copies,
             Err(StoreError::NoSpace) => progress.unmended += copies,
             Err(error) => return Err(error),
@@ -223,17 +272,17 @@ impl ChunkStore {
         }
         for (segment, (ids, bytes)) in by_segment {
             // What was promised counts more than a copy that is yet to be made.
-            if !self.is_room_beside_promises(bytes) {
+            if !self.space.is_room_beside_promises(bytes) {
                 progress.short += ids.len() as u64;
                 continue;
             }
             // What still takes appends was opened with too few copies.
             if let Some(open) = self.open_segments.find(segment) {
-                self.close_open(&open)?;
+                self.writer.close_open(&open)?;
             }
             let tier = self.pool.tier_of(segment.device).unwrap_or(0);
             let placement = Placement::Tier { tier, strict: true };
-            match self.repair_chunks(&ids, placement, Some(segment)) {
+            match self.relocator.repair_chunks(&ids, placement, Some(segment)) {
                 Ok(outcome) => progress.completed += outcome.moved,
                 Err(StoreError::NoSpace) => progress.short += ids.len() as u64,
                 Err(error) => return Err(error),
@@ -270,7 +319,7 @@ impl ChunkStore {
             .map(|(_, record, location)| Stored::payload(*location, 0..record.payload as usize))
             .collect();
         let good = Mutex::new(BTreeSet::new());
-        self.read_spans(&stored, &|number, stored| {
+        self.reader.read_spans(&stored, &|number, stored| {
             let (at, record, location) = copies[number];
             if verified(record, stored).is_some() {
                 good.lock().insert((at, location));
@@ -280,11 +329,11 @@ impl ChunkStore {
     }
 
     /// Begins a new segment in every stream: the tiers changed places.
-    pub fn close_streams(&self) -> Result<(), StoreError> {
+    pub(crate) fn close_streams(&self) -> Result<(), StoreError> {
         self.open_segments
             .all()
             .iter()
-            .try_for_each(|open| self.close_open(open))
+            .try_for_each(|open| self.writer.close_open(open))
     }
 }
 
@@ -298,6 +347,7 @@ mod tests {
     use terrace_store::{Batch, Store};
 
     use super::*;
+    use crate::ChunkStore;
     use crate::Options;
 
     fn options(nonce: u64) -> Options {
@@ -339,13 +389,13 @@ mod tests {
         }
         store.checkpoint().unwrap();
         for of_manifest in [true, false] {
-            let manifest = store.tree.manifest_extents();
+            let manifest = store.handles().tree.manifest_extents();
             assert!(!manifest.is_empty(), "it is too small to lie elsewhere");
-            let extents = store.tree.extents().into_iter();
+            let extents = store.handles().tree.extents().into_iter();
             let mut extents = extents.filter(|extent| manifest.contains(extent) == of_manifest);
             let extent = extents.next().unwrap();
-            for copy in store.meta.copies_of(extent).iter() {
-                let segment = u64::from(copy.index) * u64::from(store.pool.segment_bytes());
+            for copy in store.handles().meta.copies_of(extent).iter() {
+                let segment = u64::from(copy.index) * u64::from(store.handles().pool.segment_bytes());
                 let at = SEGMENT_AREA_OFFSET + segment + (extent.location & 0xffff_ffff);
                 if copy.device == 0 {
                     devices[0].write_at(at, &[9; 4096]).unwrap();

@@ -6,17 +6,17 @@
 use terrace_log::Scanner;
 use terrace_store::StoreError;
 
-use super::scrub::RECORD_BYTES;
+use super::scrub::{RECORD_BYTES, Scrubber};
 use crate::{
-    ChunkStore, ScrubCursor, VerifyProgress,
+    ScrubCursor, VerifyProgress,
     encoding::{ChunkRecord, chunk_of_key},
     errors::pool_error,
-    recovery::read_root,
+    metadata::read_root,
 };
 
-impl ChunkStore {
+impl Scrubber {
     /// Reads every copy of the log from where a replay starts; returns what a copy lacks, in words.
-    pub fn verify_log(&self) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn verify_log(&self) -> Result<Vec<String>, StoreError> {
         let payload = self.pool.read_root().map_err(pool_error)?.unwrap_or_default();
         let root = read_root(&self.pool, &payload)?;
         let failed = |error: terrace_log::LogError| StoreError::DamagedMetadata(error.to_string().into());
@@ -27,7 +27,7 @@ impl ChunkStore {
     }
 
     /// Reads every copy of every table; returns what is wrong first, in words. Meant for a store at rest.
-    pub fn verify_tables(&self) -> Vec<String> {
+    pub(crate) fn verify_tables(&self) -> Vec<String> {
         let mut cursor = ScrubCursor {
             chunks_done: true,
             ..ScrubCursor::default()
@@ -38,7 +38,7 @@ impl ChunkStore {
     }
 
     /// Reads and verifies about `budget_bytes` of chunk copies, then of tables. Meant for a store at rest.
-    pub fn verify_step(&self, cursor: &mut ScrubCursor, budget_bytes: u64) -> VerifyProgress {
+    pub(crate) fn verify_step(&self, cursor: &mut ScrubCursor, budget_bytes: u64) -> VerifyProgress {
         let mut progress = VerifyProgress::default();
         let mut spent = 0;
         while spent < budget_bytes && !cursor.finished {
@@ -66,8 +66,8 @@ impl ChunkStore {
             }
         }
         let chunk_bytes: i64 = {
-            let books = self.keeper.lock();
-            books.segments.values().map(|segment| segment.live.max(0)).sum()
+            let ledger = self.ledger.lock();
+            ledger.segments.values().map(|segment| segment.live.max(0)).sum()
         };
         let total = chunk_bytes.unsigned_abs() + self.tree.usage().bytes_on_device;
         progress.done_bytes = cursor.done_bytes;
@@ -103,7 +103,7 @@ impl ChunkStore {
             for location in &record.locations {
                 progress.copies += 1;
                 bytes += u64::from(record.stored());
-                match self.read_copy(&record, *location) {
+                match self.reader.read_copy(&record, *location) {
                     Ok(_) => good += 1,
                     Err(cause) => causes.push(cause),
                 }

@@ -4,28 +4,13 @@
 //! lies on such ones alone as long as another one has room for the log; where two others have room it has both its copies on these,
 //! and a root that starts there follows.
 
-
 use terrace_log::Copies;
 use terrace_pool::{Presence, SegmentRange};
 use terrace_store::StoreError;
 
-use crate::{errors::pool_error, store::ChunkStore};
+use super::group_commit::Journal;
 
-impl ChunkStore {
-    /// Notes devices on the labels of the others that fail, or lack what others have, and gets the log off those that fail before.
-    /// Cheap while there are none.
-    ///
-    /// # Errors
-    /// If no other device takes the label, or the log cannot be written.
-    pub fn note_failing(&self) -> Result<(), StoreError> {
-        let left = match self.leave_failing()? {
-            // What came before in the log has no other copy than one beside it.
-            true => self.checkpoint(),
-            false => Ok(()),
-        };
-        self.pool.note_failing().map_err(pool_error).and(left)
-    }
-
+impl Journal {
     /// Makes the log go on in new segments if it goes on a device that fails; whether it does now.
     pub(crate) fn leave_failing(&self) -> Result<bool, StoreError> {
         let mut left = false;
@@ -40,7 +25,7 @@ impl ChunkStore {
 
     /// Whether the log goes on a device that fails and that the labels call absent: there was no room to leave it, and only a
     /// device that was in use just as long can stand for it.
-    pub fn is_stuck_on_failing(&self) -> bool {
+    pub(crate) fn is_stuck_on_failing(&self) -> bool {
         let devices = self.pool.devices();
         let mut noted = devices
             .iter()

@@ -8,10 +8,9 @@
 //! are left free by tables. What background work commits is not asked for: a margin is kept for it, and it rests when
 //! that is used up.
 
-use parking_lot::MutexGuard;
-use terrace_store::{ChunkId, StoreError};
+use terrace_store::ChunkId;
 
-use crate::{catalog::CommitState, store::ChunkStore};
+use super::group_commit::Journal;
 
 /// What the head of an entry and its padding take, of an entry in two segments and one that names others, bytes.
 const ENTRIES_REST: u64 = 3 * 4096;
@@ -41,37 +40,11 @@ pub(crate) fn log_bytes(records: &[(Vec<u8>, Option<Vec<u8>>)], references: &[(C
     records.sum::<u64>() + references.sum::<u64>()
 }
 
-impl ChunkStore {
-    /// The lock of commits, when the log can take so many bytes more. Who has to wait for that works for it himself.
-    ///
-    /// # Errors
-    /// `NoSpace` if nothing can be had: the batch must not be accepted.
-    pub(crate) fn lock_with_log_room(
-        &self,
-        bytes: u64,
-        margin: Margin,
-    ) -> Result<MutexGuard<'_, CommitState>, StoreError> {
-        loop {
-            let commit = self.commit.lock();
-            if self.log_takes(&commit, bytes, margin) {
-                return Ok(commit);
-            }
-            drop(commit);
-            self.log
-                .seek_next()
-                .map_err(|error| StoreError::Device(error.to_string().into()))?;
-            let enough = || self.log_takes(&self.commit.lock(), bytes, margin);
-            if !enough() && !self.make_room(enough)? {
-                return Err(StoreError::NoSpace);
-            }
-        }
-    }
-
-    /// Whether the log takes so many bytes more beside what it does not have yet.
-    fn log_takes(&self, commit: &CommitState, bytes: u64, margin: Margin) -> bool {
+impl Journal {
+    /// Whether the log takes `due` bytes that it does not have yet. To be asked while none are added to these.
+    pub(crate) fn log_takes(&self, due: u64, margin: Margin) -> bool {
         let segment = u64::from(self.pool.segment_bytes());
         let margin_bytes = (segment / 4).min(MARGIN_BYTES_MAX) / if margin == Margin::All { 1 } else { 2 };
-        let due = commit.in_flight + commit.pending.len() as u64 + bytes;
         let needed = self.segments_for_log(due + margin_bytes);
         if needed > 0 && needed > self.pool.free_segments() {
             return false;
@@ -91,24 +64,27 @@ impl ChunkStore {
     }
 
     /// Of what was taken from the pending batches nothing is on its way into the log any more.
-    pub(crate) fn landed_in_log(&self) {
-        let mut commit = self.commit.lock();
-        commit.in_flight = 0;
-        let due = commit.pending.len() as u64;
-        self.meta.leave_for_log(match due {
-            0 => 0,
-            due => self.segments_for_log(due),
+    pub(super) fn landed_in_log(&self) {
+        self.catalog.note_landed(|due| {
+            self.meta.leave_for_log(match due {
+                0 => 0,
+                due => self.segments_for_log(due),
+            });
         });
     }
 
     /// Whether the margin is used, so that the log has to be shortened before anything else makes records.
     pub(crate) fn is_log_short(&self) -> bool {
-        !self.log_takes(&self.commit.lock(), 0, Margin::All)
+        !self
+            .catalog
+            .with_due_bytes(|due| self.log_takes(due, Margin::All))
     }
 
     /// Whether so much of it is used that nothing else may make records.
     pub(crate) fn is_log_at_its_end(&self) -> bool {
-        !self.log_takes(&self.commit.lock(), 0, Margin::Half)
+        !self
+            .catalog
+            .with_due_bytes(|due| self.log_takes(due, Margin::Half))
     }
 }
 
@@ -120,11 +96,13 @@ mod tests {
     use terrace_store::{Batch, Sequence, Store};
 
     use super::*;
+    use crate::ChunkStore;
     use crate::{
         Options, Step,
         encoding::Counters,
         store_in_memory::{raw_piece, store_in_memory},
     };
+    use terrace_store::StoreError;
 
     /// Takes segments, as tables do, until so many are free.
     fn take_all_but(store: &ChunkStore, free: u64) -> Vec<SegmentId> {
@@ -207,11 +185,13 @@ mod tests {
         store.flush(store.commit(gone).unwrap()).unwrap();
         take_all_but(&store, 0);
         // Nor is there any room in the segment that tables are written to.
-        while store.meta.write(&[7; 4096]).is_ok() {}
+        while store.handles().meta.write(&[7; 4096]).is_ok() {}
         // As an opening may find it, or what the background commits may leave.
-        while !store.is_log_short() {
+        while !store.journal().is_log_short() {
             let large = Operation::Put(Value::new(&[7; 4000]));
-            let sequence = store.commit_internal(vec![(Key::new(&[0x40]), large)], Counters::default());
+            let sequence = store
+                .catalog()
+                .commit_internal(vec![(Key::new(&[0x40]), large)], Counters::default());
             store.flush(Sequence(sequence.unwrap())).unwrap();
         }
         for number in 0..200 {
@@ -240,8 +220,8 @@ mod tests {
         assert!(matches!(refused, Some(StoreError::NoSpace)));
         // As whoever writes has it done, on the way.
         for _ in 0..100 {
-            let mut state = store.maintenance.lock();
-            let _ = store.bring_back(&mut state, None);
+            let mut state = store.collector().try_turn().unwrap();
+            let _ = store.compactor().bring_back(&mut state, None);
         }
         store.flush(store.newest()).unwrap();
         assert!(store.stopped().is_none());
@@ -252,8 +232,9 @@ mod tests {
         let store = store_in_memory(64 << 20, Options::default());
         let large = 5 << 19;
         take_all_but(&store, 1);
-        drop(store.lock_with_log_room(large as u64, Margin::All).unwrap());
-        let table = store.meta.write(&[7; 4096]);
+        let takes = |due| store.journal().log_takes(due + large as u64, Margin::All);
+        assert!(store.catalog().with_due_bytes(takes));
+        let table = store.handles().meta.write(&[7; 4096]);
         assert!(
             matches!(table, Err(terrace_meta::ExtentError::NoSpace(_))),
             "{table:?}"

@@ -2,11 +2,13 @@
 //!
 //! Owns the log and the state of the group that commits.
 
+mod checkpoint;
 mod group_commit;
 
 mod device_failure;
 mod log_room;
 
+pub(crate) use checkpoint::{Checkpoint, SLICE_BYTES};
 pub(crate) use device_failure::LOG_LEAVES_MAX;
-pub(crate) use group_commit::GroupState;
+pub(crate) use group_commit::{EndOfLog, GroupState, Journal};
 pub(crate) use log_room::{Margin, log_bytes};

@@ -5,7 +5,7 @@ use terrace_meta::Preface;
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, Owner};
 
-use crate::encoding::{ChunkHeader, Location};
+use super::{chunk_header::ChunkHeader, chunk_record::Location};
 
 /// A chunk that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,6 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use terrace_store::StoreError;
-
-use crate::ChunkStore;
-
 /// The newest version: what new pools get.
 pub const FORMAT_NEWEST: u8 = 4;
 /// The oldest version that is read; earlier ones came before the first release.
@@ -46,6 +42,11 @@ impl Format {
         self.wanted.load(Ordering::Acquire)
     }
 
+    /// The next root shall have this version.
+    pub(crate) fn want(&self, version: u8) {
+        self.wanted.store(version, Ordering::Release);
+    }
+
     /// The version that all roots have.
     pub(crate) fn durable(&self) -> u8 {
         self.durable.load(Ordering::Acquire)
@@ -59,26 +60,5 @@ impl Format {
     /// Whether files may have preallocated ranges.
     pub(crate) fn has_preallocation(&self) -> bool {
         self.durable() >= FORMAT_PREALLOCATION
-    }
-}
-
-impl ChunkStore {
-    /// The format version of the pool.
-    pub fn format_version(&self) -> u8 {
-        self.format.durable()
-    }
-
-    /// Gives the pool the newest format version: durable when it returns, and older programs refuse the pool from then on. After an
-    /// error it may have it or not, and the next checkpoint gives it.
-    ///
-    /// # Errors
-    /// What the checkpoint says that this takes.
-    pub fn upgrade_format(&self) -> Result<(), StoreError> {
-        if self.format.durable() >= FORMAT_NEWEST {
-            return Ok(());
-        }
-        self.check_running()?;
-        self.format.wanted.store(FORMAT_NEWEST, Ordering::Release);
-        self.checkpoint()
     }
 }

@@ -4,15 +4,18 @@
 //! quarter of it, or when free segments get short, and only where a few of the emptiest segments together give at least one
 //! back, which bounds how much is written for it (greedy cleaning of a log-structured store: Rosenblum and Ousterhout 1992).
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::Arc;
 
-use terrace_pool::{SegmentId, TierInfo, landing_tier};
+use terrace_meta::Tree;
+use terrace_pool::{Pool, SegmentId};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Placement, RewriteOutcome, StoreError, tier_bit};
 
-use super::{sweep::Sweep, turn::Maintenance};
+use super::{release::Reclaimer, relocation::Relocator, sweep::Sweep, turn::Maintenance};
 use crate::{
-    space::{StreamKey, TierRoom, unused_bytes},
-    store::ChunkStore,
+    Handles,
+    durability::Journal,
+    ledger::Ledger,
+    space::{SpaceView, unused_bytes},
 };
 
 /// Among how many of the emptiest segments compaction looks for one to be won.
@@ -24,9 +27,6 @@ const COMPACT_CHUNKS: usize = 256;
 /// or more if they are small.
 const RELEASED_TOGETHER: u64 = 4;
 const RELEASED_BYTES: u64 = 32 << 20;
-/// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
-const RELIEF_STEPS: usize = 256;
-const RELIEF_WAIT: Duration = Duration::from_millis(20);
 
 /// A segment that is being emptied.
 #[derive(Debug)]
@@ -53,15 +53,45 @@ impl Emptying {
     }
 }
 
-impl ChunkStore {
+/// Empties segments that hold little else but garbage.
+pub(crate) struct Compactor {
+    pub(super) pool: Arc<Pool>,
+    pub(super) tree: Arc<Tree>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) relocator: Arc<Relocator>,
+    pub(super) reclaimer: Arc<Reclaimer>,
+}
+
+impl Compactor {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        space: &Arc<SpaceView>,
+        journal: &Arc<Journal>,
+        relocator: &Arc<Relocator>,
+        reclaimer: &Arc<Reclaimer>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            tree: handles.tree.clone(),
+            ledger: handles.ledger.clone(),
+            space: space.clone(),
+            journal: journal.clone(),
+            relocator: relocator.clone(),
+            reclaimer: reclaimer.clone(),
+        }
+    }
+
     /// Moves what is live out of the emptiest segment, when that is worth it; `false` when it is not.
-    pub(crate) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+    pub(super) fn compact_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         self.compact(state, false)
     }
 
     /// The same at leisure: no faster than the rate of its tier, as long as nobody waits for the room.
-    pub(crate) fn compact_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        if self.need.is_felt() || self.is_short_of_room() {
+    pub(super) fn compact_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        if self.space.need().is_felt() || self.space.is_short_of_room() {
             return self.compact_step(state);
         }
         let tier = |segment: &SegmentId| self.pool.tier_of(segment.device).unwrap_or(0);
@@ -69,7 +99,7 @@ impl ChunkStore {
             .compacting
             .as_ref()
             .map(|emptying| tier(&emptying.segment()));
-        if begun.is_some_and(|tier| !self.rates.is_open(tier)) {
+        if begun.is_some_and(|tier| !self.space.rates().is_open(tier)) {
             return Ok(false);
         }
         self.compact(state, true)
@@ -90,12 +120,12 @@ impl ChunkStore {
         };
         let segment = emptying.segment();
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let most_bytes = COMPACT_BYTES.min(self.piece_bytes(tier) as u64);
+        let most_bytes = COMPACT_BYTES.min(self.space.piece_bytes(tier) as u64);
         let most_bytes = match at_its_rate {
-            true => most_bytes.min(self.rates.piece_bytes(tier_bit(tier))),
+            true => most_bytes.min(self.space.rates().piece_bytes(tier_bit(tier))),
             false => most_bytes,
         };
-        self.rest_beside_users(tier);
+        self.space.rest_beside_users(tier);
         let mut within = |strict| {
             let placement = Placement::Tier { tier, strict };
             self.empty_some(&mut emptying, placement, most_bytes)
@@ -103,7 +133,7 @@ impl ChunkStore {
         // It stays on its tier, above the mark of that too: where it goes else is for the mover to say.
         let mut outcome = within(true);
         if let Err(StoreError::NoSpace) = outcome
-            && (self.give_up_empty()? | self.wait_for_release(state)?)
+            && (self.reclaimer.give_up_empty()? | self.reclaimer.wait_for_release(state)?)
         {
             outcome = within(true);
         }
@@ -130,8 +160,8 @@ impl ChunkStore {
             Err(error) => return Err(error),
         };
         match at_its_rate {
-            true => self.rates.take(&outcome.tier_bytes),
-            false => self.rates.take_in_need(&outcome.tier_bytes),
+            true => self.space.rates().take(&outcome.tier_bytes),
+            false => self.space.rates().take_in_need(&outcome.tier_bytes),
         }
         if !outcome.failed.is_empty() {
             state.stuck.insert(segment);
@@ -155,11 +185,13 @@ impl ChunkStore {
         most_bytes: u64,
     ) -> Result<RewriteOutcome, StoreError> {
         match emptying {
-            Emptying::Swept(sweep) => self.sweep_step(sweep, placement, most_bytes as usize),
+            Emptying::Swept(sweep) => self.relocator.sweep_step(sweep, placement, most_bytes as usize),
             Emptying::Listed(segment, ids) => {
                 let at_once = self.chunks_of_step(*segment, ids.len(), most_bytes as i64);
                 let left = ids.len().saturating_sub(at_once.min(COMPACT_CHUNKS));
-                let outcome = self.move_chunks(&ids[left..], placement, Some(*segment))?;
+                let outcome = self
+                    .relocator
+                    .move_chunks(&ids[left..], placement, Some(*segment))?;
                 ids.truncate(left);
                 Ok(outcome)
             }
@@ -167,16 +199,16 @@ impl ChunkStore {
     }
 
     /// Whether committed chunks lie in a segment that was not given back meanwhile, and taken for something else.
-    pub(crate) fn lives_in(&self, segment: SegmentId) -> bool {
-        let books = self.keeper.lock();
-        let state = books.segments.get(&segment);
+    pub(super) fn lives_in(&self, segment: SegmentId) -> bool {
+        let ledger = self.ledger.lock();
+        let state = ledger.segments.get(&segment);
         state.is_some_and(|state| state.live > 0 && !state.open && !state.freeing)
     }
 
     /// How many of so many chunks of a segment are moved at once, to come to about so many bytes.
     fn chunks_of_step(&self, segment: SegmentId, left: usize, most_bytes: i64) -> usize {
         let live = self
-            .keeper
+            .ledger
             .lock()
             .segments
             .get(&segment)
@@ -188,15 +220,15 @@ impl ChunkStore {
     /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
     /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
     fn choose_for_compaction(&self, state: &mut Maintenance, at_its_rate: bool) -> Option<SegmentId> {
-        let short = self.pool.free_for_content() < self.reserve_segments() * 2 + 2;
+        let short = self.pool.free_for_content() < self.space.reserve_segments() * 2 + 2;
         // Disks that sleep are woken only for room that is needed.
         let resting = match short {
             true => u8::MAX,
-            false => self.resting_from(),
+            false => self.space.resting_from(),
         };
-        let rooms = self.tier_rooms();
+        let rooms = self.space.tier_rooms();
         let mut devices: Vec<Vec<u16>> = vec![Vec::new(); rooms.len()];
-        let in_use: Vec<u16> = self.keeper.lock().devices().map(|(device, _)| device).collect();
+        let in_use: Vec<u16> = self.ledger.lock().devices().map(|(device, _)| device).collect();
         for device in in_use {
             let tier = self.pool.tier_of(device).map(usize::from);
             if let Some(here) = tier.and_then(|tier| devices.get_mut(tier)) {
@@ -205,7 +237,7 @@ impl ChunkStore {
         }
         let looked_at = devices.iter().zip(&rooms).take(usize::from(resting));
         looked_at.enumerate().find_map(|(tier, (devices, room))| {
-            if at_its_rate && !self.rates.is_open(tier as u8) {
+            if at_its_rate && !self.space.rates().is_open(tier as u8) {
                 return None;
             }
             let few = match (short, room.is_short()) {
@@ -226,19 +258,19 @@ impl ChunkStore {
         let may = |id: SegmentId| !state.stuck.contains(&id) && !state.without_room.contains(&id);
         let (mut total, mut live) = (0, 0);
         let emptiest = {
-            // All writers wait for the books: it is looked at a few of them.
-            let books = self.keeper.lock();
-            for (segments, bytes) in devices.iter().map(|device| books.settled_on(*device)) {
+            // All writers wait for the ledger: it is looked at a few of them.
+            let ledger = self.ledger.lock();
+            for (segments, bytes) in devices.iter().map(|device| ledger.settled_on(*device)) {
                 total += segments * segment_bytes;
                 live += bytes;
             }
             for id in left_out().filter(|id| devices.contains(&id.device)) {
-                if let Some(bytes) = books.settled_bytes(*id) {
+                if let Some(bytes) = ledger.settled_bytes(*id) {
                     total -= segment_bytes;
                     live -= bytes;
                 }
             }
-            books.emptiest(devices, None, if few == 0 { COMPACT_SEGMENTS } else { few }, may)
+            ledger.emptiest(devices, None, if few == 0 { COMPACT_SEGMENTS } else { few }, may)
         };
         if emptiest.is_empty() || few == 0 && total - live <= total / 4 {
             return None;
@@ -253,23 +285,15 @@ impl ChunkStore {
         emptiest.first().filter(|_| gives).map(|(_, id)| *id)
     }
 
-    /// Free segments of the tier that has the fewest, of those where garbage is to be brought back before other work.
-    pub(crate) fn free_where_pressed(&self) -> Option<u64> {
-        let resting = usize::from(self.resting_from());
-        let rooms = self.tier_rooms();
-        let pressed = rooms.iter().take(resting).filter(|room| room.is_pressed());
-        pressed.map(TierRoom::free).min()
-    }
-
     /// Compacts where garbage is to be brought back before other work; one flush then serves several segments, as far as
     /// there is room for the next.
-    pub(crate) fn compact_pressed(
+    pub(super) fn compact_pressed(
         &self,
         state: &mut Maintenance,
         free: Option<u64>,
     ) -> Result<bool, StoreError> {
         let Some(free) = free else { return Ok(false) };
-        let waiting = self.keeper.lock().freeing.len() as u64;
+        let waiting = self.ledger.lock().freeing.len() as u64;
         let together = RELEASED_TOGETHER.max(RELEASED_BYTES / u64::from(self.pool.segment_bytes()));
         Ok(waiting < together.min(free) && self.compact_step(state)?)
     }
@@ -278,88 +302,12 @@ impl ChunkStore {
     /// [`free_where_pressed`](Self::free_where_pressed).
     pub(crate) fn bring_back(&self, state: &mut Maintenance, free: Option<u64>) -> Result<bool, StoreError> {
         // It makes records, and the log has to be shortened first.
-        if self.is_log_at_its_end() {
+        if self.journal.is_log_at_its_end() {
             return Ok(false);
         }
-        Ok(self.reclaim_step(state)?
-            || self.give_up_empty()?
+        Ok(self.reclaimer.reclaim_step(state)?
+            || self.reclaimer.give_up_empty()?
             || self.compact_pressed(state, free)?
-            || self.wait_for_release(state)?)
-    }
-
-    /// Before new content of this stream takes a segment: brings garbage back for it, rather than let it land on a slower
-    /// tier, until there is room or somebody else has `taken` a segment for the same stream. Beside who compacts, it flushes.
-    pub(crate) fn relieve(&self, key: StreamKey, taken: &dyn Fn() -> bool) -> Result<(), StoreError> {
-        for _ in 0..RELIEF_STEPS {
-            if !self.is_to_relieve(key) || taken() {
-                return Ok(());
-            }
-            let Some(mut state) = self.maintenance.try_lock() else {
-                self.flush_given_up()?;
-                // What that made durable is released by whoever comes next.
-                if !self.merge_step() {
-                    drop(self.maintenance.try_lock_for(RELIEF_WAIT));
-                }
-                continue;
-            };
-            let free = self.free_where_pressed().unwrap_or(1);
-            if !self.bring_back(&mut state, Some(free))? {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// The tier on which a stream is to land, if it is one that new content lands by.
-    pub(crate) fn landing_tier(&self, key: StreamKey, tiers: &[TierInfo]) -> Option<usize> {
-        let of = |sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential);
-        match key {
-            StreamKey::Random => Some(of(false)),
-            StreamKey::Sequential => Some(of(true)),
-            StreamKey::Tier(..) => None,
-        }
-    }
-
-    /// Whether the tier on which this lands has room for it but for garbage.
-    fn is_to_relieve(&self, key: StreamKey) -> bool {
-        self.is_room_where_it_lands(key, |at, room, mark| {
-            at < usize::from(self.resting_from()) && room.is_out() && !room.is_above(mark)
-        })
-    }
-
-    /// The tier on which this lands, if garbage is some of what keeps it from there, but too little for compaction to win much:
-    /// what is colder is to go.
-    pub(crate) fn tier_to_sink_from(&self, key: StreamKey) -> Option<usize> {
-        let full = self.is_room_where_it_lands(key, |at, room, mark| {
-            at < usize::from(self.resting_from())
-                && room.is_at_floor()
-                && !room.is_worth_it()
-                && !room.is_above(mark)
-        });
-        full.then(|| self.landing_tier(key, &self.pool.tiers())).flatten()
-    }
-
-    /// Whether the tier on which this lands has room for a segment of it.
-    pub(crate) fn has_room_again(&self, key: StreamKey) -> bool {
-        self.is_room_where_it_lands(key, |_, room, mark| room.has_room(mark))
-    }
-
-    fn is_room_where_it_lands(&self, key: StreamKey, is: impl Fn(usize, &TierRoom, f64) -> bool) -> bool {
-        let tiers = self.pool.tiers();
-        let Some(at) = self.landing_tier(key, &tiers) else {
-            return false;
-        };
-        let rooms = self.rooms_of(&tiers);
-        let here = tiers.get(at).zip(rooms.get(at));
-        here.is_some_and(|(tier, room)| is(at, room, tier.landing_mark))
-    }
-
-    pub(crate) fn resting_from(&self) -> u8 {
-        self.resting_from.load(Ordering::Relaxed)
-    }
-
-    /// Segments of this tier and slower ones are not compacted while there is room otherwise; 255: none of them rests.
-    pub fn set_resting_from(&self, tier: u8) {
-        self.resting_from.store(tier, Ordering::Relaxed);
+            || self.reclaimer.wait_for_release(state)?)
     }
 }

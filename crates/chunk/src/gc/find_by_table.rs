@@ -7,11 +7,11 @@
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
 
-use super::{compaction::Emptying, turn::Maintenance};
-use crate::{
-    encoding::{ChunkRecord, TABLE_CHUNKS, chunk_of_key},
-    store::ChunkStore,
+use super::{
+    compaction::{Compactor, Emptying},
+    turn::Maintenance,
 };
+use crate::encoding::{ChunkRecord, TABLE_CHUNKS, chunk_of_key};
 
 /// Records that a step reads, and that are read at once.
 const STEP_RECORDS: usize = 8192;
@@ -26,9 +26,9 @@ pub(crate) struct Looking {
     found: Vec<ChunkId>,
 }
 
-impl ChunkStore {
+impl Compactor {
     /// Has it found out, step by step, what lies in a segment whose headers do not tell.
-    pub(crate) fn begin_looking(&self, state: &mut Maintenance, segment: SegmentId) {
+    pub(super) fn begin_looking(&self, state: &mut Maintenance, segment: SegmentId) {
         state.looking.get_or_insert(Looking {
             segment,
             from: vec![TABLE_CHUNKS],
@@ -37,7 +37,7 @@ impl ChunkStore {
     }
 
     /// Goes on with a look, whose segment is compacted when it is done; whether there was one.
-    pub(crate) fn look_step(&self, state: &mut Maintenance) -> bool {
+    pub(super) fn look_step(&self, state: &mut Maintenance) -> bool {
         let Some(mut looking) = state.looking.take() else {
             return false;
         };
@@ -53,8 +53,8 @@ impl ChunkStore {
                 }
             };
             let Some((last, _)) = records.last() else {
-                let books = self.keeper.lock();
-                let segment = books.segments.get(&looking.segment);
+                let ledger = self.ledger.lock();
+                let segment = ledger.segments.get(&looking.segment);
                 // It may have been given back meanwhile, and taken for something else.
                 if segment.is_some_and(|segment| !segment.open && !segment.freeing) {
                     state.compacting = Some(Emptying::Listed(looking.segment, looking.found));
@@ -114,7 +114,7 @@ mod tests {
         }
         store.close_streams().unwrap();
         let place = |id: ChunkId| {
-            let first = store.record(id).unwrap().unwrap().locations[0];
+            let first = store.catalog().record(id).unwrap().unwrap().locations[0];
             (first.segment, first.offset)
         };
         let (segment, offset) = place(ids[CHUNKS as usize / 2]);
@@ -126,18 +126,18 @@ mod tests {
         block[at] ^= 1;
         store.pool().write(segment, start.into(), &block).unwrap();
 
-        let mut state = store.maintenance.lock();
+        let mut state = store.collector().maintenance.lock();
         state.compacting = Some(Emptying::Swept(Sweep::new(segment)));
         while state.compacting.is_some() {
-            store.compact_step(&mut state).unwrap();
+            store.compactor().compact_step(&mut state).unwrap();
         }
         let mut steps = 0;
         while state.compacting.is_none() {
-            assert!(store.look_step(&mut state));
+            assert!(store.compactor().look_step(&mut state));
             steps += 1;
         }
         assert!(steps > CHUNKS as usize / STEP_RECORDS, "{steps}");
-        assert!(!store.look_step(&mut state), "it is done");
+        assert!(!store.compactor().look_step(&mut state), "it is done");
         let found = match &state.compacting {
             Some(Emptying::Listed(_, ids)) => ids.clone(),
             other => panic!("{other:?}"),
@@ -151,7 +151,7 @@ mod tests {
             .collect();
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), left);
         while state.compacting.is_some() {
-            store.compact_step(&mut state).unwrap();
+            store.compactor().compact_step(&mut state).unwrap();
         }
         assert!(wanted.iter().all(|id| place(*id).0 != segment));
         let number = CHUNKS / 2;

@@ -7,18 +7,50 @@
 //! it; nobody copies the segments that tables lie in meanwhile. A root names what the manifest in it does, however far the
 //! tables have come since.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
-use terrace_meta::Progress;
+use parking_lot::Mutex;
+use terrace_meta::{Progress, Tree};
 use terrace_store::StoreError;
 
-use super::turn::{Maintenance, SLICE_BYTES, TURN_WAIT};
-use crate::{metadata::MetaStorage, space::Waiting, store::ChunkStore};
+use super::turn::{Maintenance, TURN_WAIT};
+use crate::{
+    Handles,
+    durability::{Journal, SLICE_BYTES},
+    metadata::MetaStorage,
+    space::{SpaceView, Waiting},
+};
 
 /// Steps for which compaction of metadata rests when it can do nothing, and the search for metadata without a second copy.
 const METADATA_REST: u32 = 1000;
 
-impl ChunkStore {
+/// Brings records into tables, and merges these.
+pub(crate) struct Merger {
+    pub(super) tree: Arc<Tree>,
+    pub(super) meta: Arc<MetaStorage>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) journal: Arc<Journal>,
+    /// Held by whoever writes tables, and by whoever copies the segments that they lie in.
+    pub(super) tables: Mutex<()>,
+    pub(super) waiting_for_tables: AtomicUsize,
+}
+
+impl Merger {
+    /// Of these parts.
+    pub(crate) fn new(handles: &Handles, space: &Arc<SpaceView>, journal: &Arc<Journal>) -> Self {
+        Self {
+            tree: handles.tree.clone(),
+            meta: handles.meta.clone(),
+            space: space.clone(),
+            journal: journal.clone(),
+            tables: Mutex::new(()),
+            waiting_for_tables: AtomicUsize::new(0),
+        }
+    }
+
     /// Writes some records into tables, or merges a slice; `false` if there is nothing to do, or somebody else is at it. An error
     /// leaves the tree as it was and is tried again later.
     pub(crate) fn merge_step(&self) -> bool {
@@ -34,6 +66,12 @@ impl ChunkStore {
         self.merge_locked()
     }
 
+    /// Keeps others from the tables: as whoever is in the middle of a slice.
+    #[cfg(test)]
+    pub(crate) fn hold_tables(&self) -> impl Sized + '_ {
+        self.tables.lock()
+    }
+
     fn merge_locked(&self) -> bool {
         match self.tree.step(SLICE_BYTES) {
             Ok(progress) => progress == Progress::More,
@@ -46,13 +84,13 @@ impl ChunkStore {
 
     /// Writes the tables of the emptiest metadata segment anew, when much of the metadata segments is unused: tables
     /// that live long would else hold on to segments whose other tables are gone.
-    pub(crate) fn compact_metadata(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+    pub(super) fn compact_metadata(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         if state.metadata_rest > 0 {
             state.metadata_rest -= 1;
             return Ok(false);
         }
         // Tables that were replaced go with the next root; where none can be written, they are no reason to leave the others there.
-        let dropped = match self.is_listable() {
+        let dropped = match self.space.is_listable() {
             true => Vec::new(),
             false => self.tree.replaced(),
         };
@@ -65,7 +103,7 @@ impl ChunkStore {
             state.metadata_rest = METADATA_REST;
             return Ok(false);
         }
-        self.start_checkpoint(state);
+        self.journal.start_checkpoint(&mut state.checkpoint);
         Ok(true)
     }
 
@@ -85,26 +123,26 @@ impl ChunkStore {
     }
 
     /// Writes anew what has both its copies on one device; whether there was any such.
-    pub(crate) fn part_doubled(&self) -> bool {
+    pub(super) fn part_doubled(&self) -> bool {
         let doubled = self.meta.doubled();
         !doubled.is_empty() && self.rewrite_segments(|segment| doubled.contains(&segment)) > 0
     }
 
     /// Gives metadata that lies on one device only, since no other had room, its second copy where there is room by now.
-    pub(crate) fn mirror_metadata(&self, state: &mut Maintenance) -> bool {
+    pub(super) fn mirror_metadata(&self, state: &mut Maintenance) -> bool {
         if state.mirror_rest > 0 {
             state.mirror_rest -= 1;
             return false;
         }
         if self.part_doubled() {
-            self.start_checkpoint(state);
+            self.journal.start_checkpoint(&mut state.checkpoint);
             return true;
         }
         let _tables = self.tables.lock();
-        let mirrored = self.meta.mirror_one(self.reserve_segments() * 3);
+        let mirrored = self.meta.mirror_one(self.space.reserve_segments() * 3);
         match mirrored {
             Ok(true) => {
-                self.start_checkpoint(state);
+                self.journal.start_checkpoint(&mut state.checkpoint);
                 return true;
             }
             Ok(false) => {}
@@ -114,37 +152,11 @@ impl ChunkStore {
         false
     }
 
-    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none.
-    pub(crate) fn hold_back(&self) {
-        let pressure = self.tree.pressure();
-        if pressure < 0.75 && self.log.bytes() < self.log_limit() * 2 {
-            return;
-        }
-        let is_far_behind = pressure >= 1.0 || self.log.bytes() >= self.log_limit() * 3;
-        let helped = is_far_behind
-            && match self.maintenance.try_lock() {
-                Some(mut state) => {
-                    match self.checkpoint_if_due(&mut state) {
-                        Ok(true) => {}
-                        Ok(false) => drop(self.merge_step()),
-                        Err(error) => tracing::warn!(%error, "a background step failed"),
-                    }
-                    true
-                }
-                None => self.merge_step(),
-            };
-        if !helped && self.options.threads > 0 {
-            let late = (pressure - 0.75).clamp(0.0, 1.0);
-            std::thread::sleep(Duration::from_micros((late * 20_000.0) as u64));
-        }
-        self.wait_for_tables();
-    }
-
     /// Returns when records take less than their share of memory: beyond it goes at most what is committed then. Who does not
     /// find anybody else at it writes them into tables.
-    fn wait_for_tables(&self) {
+    pub(crate) fn wait_for_tables(&self) {
         let mut waiting = None;
-        while self.is_full_of_records() {
+        while self.space.is_full_of_records() {
             waiting.get_or_insert_with(|| Waiting::of(&self.waiting_for_tables));
             let Some(_tables) = self.tables.try_lock_for(TURN_WAIT) else {
                 continue;
@@ -156,12 +168,8 @@ impl ChunkStore {
         }
     }
 
-    pub(crate) fn is_full_of_records(&self) -> bool {
-        self.tree.memory_share() >= 1.0
-    }
-
     /// How many wait with a commit until records are in tables.
-    pub fn waiting_for_tables(&self) -> usize {
+    pub(crate) fn waiting_for_tables(&self) -> usize {
         self.waiting_for_tables.load(Ordering::Acquire)
     }
 }
@@ -211,19 +219,19 @@ mod tests {
             store.pool().allocate(&request).is_ok()
         };
         // Whoever makes room is busy, those who commit merge beside it, and something takes what they leave.
-        let busy = store.maintenance.lock();
-        while store.tree.usage().bytes_replaced < 4 << 20 {
+        let busy = store.collector().maintenance.lock();
+        while store.handles().tree.usage().bytes_replaced < 4 << 20 {
             commit().unwrap();
         }
         while takes() {}
         let mut failed = 0;
         while failed < 8 {
-            failed = store.tree.step(SLICE_BYTES).map_or(failed + 1, |_| 0);
+            failed = store.handles().tree.step(SLICE_BYTES).map_or(failed + 1, |_| 0);
             commit().unwrap();
         }
         drop(busy);
         store.checkpoint().unwrap();
-        assert!(store.pool().free_segments() > 0 && store.tree.memory_share() < 1.0);
+        assert!(store.pool().free_segments() > 0 && store.handles().tree.memory_share() < 1.0);
         for _ in 0..300 {
             while matches!(store.step(), Ok(Step::More)) {}
             commit().unwrap();
@@ -239,7 +247,7 @@ mod tests {
             ..Options::default()
         };
         let store = store_in_memory(64 << 20, options);
-        store.meta.list_at_most(6);
+        store.handles().meta.list_at_most(6);
         let key = |number: u64| [&[0x30][..], &number.to_be_bytes()].concat();
         let value = |number: u64| blake3::hash(&number.to_le_bytes()).as_bytes().repeat(4);
         let written = 80_000;
@@ -271,7 +279,7 @@ mod tests {
         }
         while store.step().unwrap() == Step::More {}
         store.checkpoint().unwrap();
-        assert!(store.metadata_segments().0 <= 6 && store.log.bytes() == 0);
+        assert!(store.metadata_segments().0 <= 6 && store.handles().log.bytes() == 0);
         drop(store.reserve(1 << 20).unwrap());
         assert_eq!(store.scan(&key(0), &key(written), 80_000).unwrap().len(), 10_000);
     }

@@ -13,7 +13,9 @@ mod scheduler;
 mod sweep;
 mod turn;
 
-pub(crate) use turn::InVain;
-#[cfg(test)]
-pub(crate) use turn::SLICE_BYTES;
-pub(crate) use turn::{Maintenance, TURN_WAIT};
+pub(crate) use compaction::Compactor;
+pub(crate) use merges::Merger;
+pub(crate) use release::Reclaimer;
+pub(crate) use relocation::Relocator;
+pub(crate) use scheduler::Collector;
+pub(crate) use turn::{InVain, Maintenance, TURN_WAIT};

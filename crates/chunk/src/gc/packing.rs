@@ -12,12 +12,16 @@ use std::collections::BTreeMap;
 use terrace_pool::SegmentId;
 use terrace_store::StoreError;
 
-use super::{compaction::Emptying, sweep::Sweep, turn::Maintenance};
-use crate::{space::unused_bytes, store::ChunkStore};
+use super::{
+    compaction::{Compactor, Emptying},
+    sweep::Sweep,
+    turn::Maintenance,
+};
+use crate::space::unused_bytes;
 
 /// Segments of which one must be won.
 const PACKED: usize = 32;
-/// Segments that are looked up under one lock of the books.
+/// Segments that are looked up under one lock of the ledger.
 const GRAIN_AT_ONCE: usize = 1024;
 /// Of a segment, the part that must be garbage for it to be looked at: with less of it more segments than that would be needed.
 const GARBAGE_PART: i64 = 24;
@@ -25,7 +29,7 @@ const GARBAGE_PART: i64 = 24;
 /// How long the chunks of a segment are on average, bytes, by segment: found once, since it hardly changes.
 pub(crate) type Grain = BTreeMap<SegmentId, i64>;
 
-impl ChunkStore {
+impl Compactor {
     /// Moves the chunks of some segments together, so that one segment at least comes back; `false` if there are no such.
     pub(crate) fn pack(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         for tier in 0..self.pool.tiers().len() as u8 {
@@ -62,7 +66,7 @@ impl ChunkStore {
     /// Ends what is being compacted; `false` if the log has no more room for that.
     fn compact_to_its_end(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         while state.compacting.is_some() {
-            if self.is_log_at_its_end() {
+            if self.journal.is_log_at_its_end() {
                 return Ok(false);
             }
             self.compact_step(state)?;
@@ -70,12 +74,12 @@ impl ChunkStore {
         Ok(true)
     }
 
-    /// Forgets the chunks of segments that are not in use, a page at a time: all writers wait for the books meanwhile.
+    /// Forgets the chunks of segments that are not in use, a page at a time: all writers wait for the ledger meanwhile.
     fn forget_grain(&self, state: &mut Maintenance) {
         let known: Vec<SegmentId> = state.grain.keys().copied().collect();
         for page in known.chunks(GRAIN_AT_ONCE) {
-            let books = self.keeper.lock();
-            let gone = page.iter().filter(|id| !books.segments.contains_key(id));
+            let ledger = self.ledger.lock();
+            let gone = page.iter().filter(|id| !ledger.segments.contains_key(id));
             gone.for_each(|id| _ = state.grain.remove(id));
         }
     }
@@ -96,10 +100,10 @@ impl ChunkStore {
         let (mut live, mut longest) = (0, 0);
         loop {
             let Some((bytes, id)) = page.next() else {
-                // A page at a time: all writers wait for the books meanwhile.
+                // A page at a time: all writers wait for the ledger meanwhile.
                 let may = |id: SegmentId| !state.stuck.contains(&id) && !state.without_room.contains(&id);
                 page = self
-                    .keeper
+                    .ledger
                     .lock()
                     .emptiest(&devices, last, PACKED, may)
                     .into_iter();
@@ -115,7 +119,7 @@ impl ChunkStore {
             let grain = match state.grain.get(&id) {
                 Some(grain) => *grain,
                 None => {
-                    let grain = match self.chunks_by_headers(id)? {
+                    let grain = match self.relocator.chunks_by_headers(id)? {
                         (chunks, true) => bytes / i64::try_from(chunks.len()).unwrap_or(i64::MAX).max(1),
                         (_, false) => segment_bytes,
                     };

@@ -7,25 +7,20 @@
 //! whoever is left for later stays listed. The list is passed from its start to its end, as its keys only grow, and from
 //! the start again only while some were left behind: what was passed are deletions that are not merged away yet.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::atomic::Ordering,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use terrace_meta::{Key, Operation};
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
 
-use super::turn::Maintenance;
+use super::{release::Reclaimer, turn::Maintenance};
 use crate::{
     catalog::{Inherited, Operations, add_live, estimate_of},
     encoding::{
-        ChunkRecord, Counters, TABLE_CANDIDATES, TABLE_CHUNKS, TABLE_REFERENCES, candidate_of_key, chunk_key,
-        dedup_key,
+        ChunkRecord, Counters, TABLE_CANDIDATES, TABLE_CHUNKS, candidate_of_key, chunk_key, dedup_key,
     },
     errors::meta_error,
-    store::ChunkStore,
 };
 
 /// Candidates looked at in one step.
@@ -51,20 +46,20 @@ pub(crate) struct Reclaim {
 /// An entry of the list: its key, the chunk, and the estimate of bytes that it frees.
 type Candidate<'a> = (&'a Bytes, ChunkId, i64);
 
-impl ChunkStore {
+impl Reclaimer {
     /// Frees chunks that nothing refers to; `false` when there was nothing to do, or the list of them cannot be read: that is tried
     /// again later, and keeps nobody from other work.
-    pub(crate) fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+    pub(super) fn reclaim_step(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         let state = &mut state.reclaim;
         if state.rest > 0 {
             state.rest -= 1;
             return Ok(false);
         }
-        let newest = self.commit.lock().sequence;
+        let newest = self.catalog.newest();
         if state.none_until == Some(newest) {
             return Ok(false);
         }
-        let listed = match self.count_inherited(&mut state.inherited) {
+        let listed = match self.catalog.count_inherited(&mut state.inherited) {
             Ok(true) => return Ok(true),
             Ok(false) => self.next_candidates(state),
             Err(error) => Err(error),
@@ -91,7 +86,9 @@ impl ChunkStore {
         // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
         // the last away makes it a candidate again.)
         let mut unreferred = Vec::with_capacity(candidates.len());
-        let references = self.references_of(candidates.iter().map(|(_, id, _)| *id));
+        let references = self
+            .catalog
+            .references_of(candidates.iter().map(|(_, id, _)| *id));
         for (candidate, references) in candidates.into_iter().zip(references) {
             let (key, id, freed) = candidate;
             match references {
@@ -109,21 +106,21 @@ impl ChunkStore {
         }
         let mut dying = HashSet::with_capacity(unreferred.len());
         {
-            let mut books = self.keeper.lock();
+            let mut ledger = self.ledger.lock();
             let ids = unreferred.iter().map(|(_, id, _)| *id);
-            dying.extend(ids.filter(|id| books.mark_dying(*id)));
+            dying.extend(ids.filter(|id| ledger.mark_dying(*id)));
         }
         // A batch that came between the two looks may have brought one back to life; a later one cannot.
-        let unchanged = self.commit.lock().sequence == newest;
+        let unchanged = self.catalog.newest() == newest;
         let mut ids: Vec<ChunkId> = dying.iter().copied().collect();
         ids.sort_unstable();
         let references = match unchanged {
             true => vec![Some(0); ids.len()],
-            false => self.references_of(ids.iter().copied()),
+            false => self.catalog.references_of(ids.iter().copied()),
         };
         let mut unknown = HashSet::new();
         let mut gone: Vec<(ChunkId, ChunkRecord)> = Vec::with_capacity(ids.len());
-        for ((id, record), references) in ids.iter().zip(self.records_of(&ids)).zip(references) {
+        for ((id, record), references) in ids.iter().zip(self.catalog.records_of(&ids)).zip(references) {
             match (references, record) {
                 (Some(0), Ok(Some(record))) => gone.push((*id, record)),
                 (Some(_), Ok(_)) => {}
@@ -163,23 +160,23 @@ impl ChunkStore {
         }
         let worked = !operations.is_empty();
         let result = if worked {
-            self.commit_internal(operations, change).map(|_| ())
+            self.catalog.commit_internal(operations, change).map(|_| ())
         } else {
             Ok(())
         };
-        let mut books = self.keeper.lock();
+        let mut ledger = self.ledger.lock();
         if result.is_ok() {
             for (segment, bytes) in dead {
-                books.add_live(segment, bytes);
+                ledger.add_live(segment, bytes);
             }
-            self.pending_free.fetch_sub(estimate, Ordering::Relaxed);
+            self.space.add_pending_free(-estimate);
         } else {
             state.left_behind = true;
         }
         for id in dying {
-            books.unmark_dying(id);
+            ledger.unmark_dying(id);
         }
-        drop(books);
+        drop(ledger);
         result.map(|()| worked)
     }
 
@@ -199,22 +196,6 @@ impl ChunkStore {
         self.tree
             .scan(&[TABLE_CANDIDATES], &end, CANDIDATES)
             .map_err(meta_error)
-    }
-
-    /// References of chunks; `None` of those whose count cannot be read.
-    pub(crate) fn references_of(&self, ids: impl Iterator<Item = ChunkId> + Clone) -> Vec<Option<i64>> {
-        let keys: Vec<_> = ids.clone().map(|id| chunk_key(TABLE_REFERENCES, id)).collect();
-        if let Ok(counts) = self.tree.get_counts(&keys) {
-            return counts.into_iter().map(Some).collect();
-        }
-        let one_by_one = ids.map(|id| {
-            self.references(id)
-                .inspect_err(|error| {
-                    tracing::error!(chunk = %id, %error, "the references of a chunk cannot be read");
-                })
-                .ok()
-        });
-        one_by_one.collect()
     }
 
     /// Whether a hint leads to another chunk than `id` since lately: one that was written while this one could not be used.

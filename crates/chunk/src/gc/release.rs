@@ -7,18 +7,22 @@
 
 use std::{
     collections::BTreeSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use terrace_meta::Operation;
-use terrace_pool::SegmentId;
+use terrace_meta::{Operation, Tree};
+use terrace_pool::{Pool, SegmentId};
 use terrace_store::StoreError;
 
 use super::turn::Maintenance;
 use crate::{
-    catalog::Operations,
-    encoding::{Counters, TABLE_SEGMENTS, segment_key},
-    store::ChunkStore,
+    Handles, Options,
+    catalog::{Catalog, Operations},
+    durability::Journal,
+    encoding::{TABLE_SEGMENTS, segment_key},
+    ledger::Ledger,
+    space::SpaceView,
 };
 
 /// Beside readers, the time between two flushes for the sake of release, and between two discards.
@@ -44,44 +48,67 @@ fn is_due(last: &mut Option<Instant>, after: Duration) -> bool {
     due
 }
 
-impl ChunkStore {
+/// Finds chunks that nobody refers to, and gives segments back that nothing lives in.
+pub(crate) struct Reclaimer {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: Options,
+    pub(super) tree: Arc<Tree>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) journal: Arc<Journal>,
+}
+
+impl Reclaimer {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        journal: &Arc<Journal>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            options: handles.options.clone(),
+            tree: handles.tree.clone(),
+            ledger: handles.ledger.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            journal: journal.clone(),
+        }
+    }
+
     /// Commits that empty segments are given up.
-    pub(crate) fn give_up_empty(&self) -> Result<bool, StoreError> {
-        let mut commit = self.commit.lock();
-        let mut operations: Operations = Vec::new();
-        let sequence = commit.sequence + 1;
-        {
-            let mut books = self.keeper.lock();
-            let empty = std::mem::take(&mut books.empty);
+    pub(super) fn give_up_empty(&self) -> Result<bool, StoreError> {
+        self.catalog.commit_built(|sequence| {
+            let mut operations: Operations = Vec::new();
+            let mut ledger = self.ledger.lock();
+            let empty = std::mem::take(&mut ledger.empty);
             for segment in empty {
-                if let Some(state) = books.segments.get_mut(&segment) {
+                if let Some(state) = ledger.segments.get_mut(&segment) {
                     state.freeing = true;
                 }
                 operations.push((segment_key(TABLE_SEGMENTS, segment).into(), Operation::Delete));
-                books.freeing.push((sequence, segment));
+                ledger.freeing.push((sequence, segment));
             }
-        }
-        if operations.is_empty() {
-            return Ok(false);
-        }
-        self.apply_locked(&mut commit, operations, Counters::default())?;
-        Ok(true)
+            operations
+        })
     }
 
     /// Gives segments back whose giving up is durable.
-    pub(crate) fn release_durable(&self, state: &mut Maintenance) {
+    pub(super) fn release_durable(&self, state: &mut Maintenance) {
         // Without the device that has the newest of the log an opening goes on from an older state, which needs them.
-        let durable = self.durable_everywhere();
+        let durable = self.journal.durable_everywhere();
         let mut released = Vec::new();
         {
-            let mut books = self.keeper.lock();
-            let (now, later) = std::mem::take(&mut books.freeing)
+            let mut ledger = self.ledger.lock();
+            let (now, later) = std::mem::take(&mut ledger.freeing)
                 .into_iter()
                 .partition(|(at, _)| *at <= durable);
-            books.freeing = later;
+            ledger.freeing = later;
             let now: Vec<(u64, SegmentId)> = now;
             for (_, segment) in now {
-                books.forget_segment(segment);
+                ledger.forget_segment(segment);
                 released.push(segment);
             }
         }
@@ -89,7 +116,7 @@ impl ChunkStore {
             return;
         }
         state.without_room.clear();
-        let later = self.is_beside_readers();
+        let later = self.space.is_beside_readers();
         for segment in released {
             match later {
                 true => _ = state.released.not_discarded.insert(segment),
@@ -97,7 +124,7 @@ impl ChunkStore {
                 // take that away.
                 false => self.discard(segment),
             }
-            self.release_segment(segment);
+            self.space.release_segment(segment);
         }
     }
 
@@ -109,10 +136,10 @@ impl ChunkStore {
     }
 
     /// Discards one of the segments that went back without that and are free now; `false` if there is none, or readers come first.
-    pub(crate) fn discard_released(&self, state: &mut Maintenance) -> bool {
+    pub(super) fn discard_released(&self, state: &mut Maintenance) -> bool {
         let waiting = &mut state.released;
         if waiting.not_discarded.is_empty()
-            || self.is_beside_readers() && !is_due(&mut waiting.discarded, BESIDE_READERS)
+            || self.space.is_beside_readers() && !is_due(&mut waiting.discarded, BESIDE_READERS)
         {
             return false;
         }
@@ -130,8 +157,8 @@ impl ChunkStore {
     }
 
     /// Flushes so that given-up segments can be released.
-    pub(crate) fn wait_for_release(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        let any = self.flush_given_up()?;
+    pub(super) fn wait_for_release(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let any = self.journal.flush_given_up()?;
         if any {
             self.release_durable(state);
         }
@@ -139,26 +166,15 @@ impl ChunkStore {
     }
 
     /// The same where nobody waits for the room.
-    pub(crate) fn release_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        let any = !self.keeper.lock().freeing.is_empty();
-        let after = match self.has_room_to_wait() {
+    pub(super) fn release_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+        let any = !self.ledger.lock().freeing.is_empty();
+        let after = match self.space.has_room_to_wait() {
             true => BESIDE_READERS,
             false => BESIDE_READERS_SHORT,
         };
-        if !any || self.is_beside_readers() && !is_due(&mut state.released.flushed, after) {
+        if !any || self.space.is_beside_readers() && !is_due(&mut state.released.flushed, after) {
             return Ok(false);
         }
         self.wait_for_release(state)
-    }
-
-    /// Makes durable in every copy of the log that segments were given up; whether there were any.
-    pub(crate) fn flush_given_up(&self) -> Result<bool, StoreError> {
-        let last = self.keeper.lock().freeing.iter().map(|(at, _)| *at).max();
-        let Some(last) = last else { return Ok(false) };
-        if self.durable_everywhere() < last {
-            self.flush_until(last)?;
-            self.log.catch_up();
-        }
-        Ok(true)
     }
 }

@@ -2,24 +2,27 @@
 //!
 //! Invariants: what is moved was verified against its hash first, and is copied as it is stored; the records of many
 //! chunks are replaced by one batch, of each only if it is still where it was read; nothing that was appended at a new place
-//! stays entered in the books when a move ends, however it ends; the old bytes stay until the batch is durable.
+//! stays entered in the ledger when a move ends, however it ends; the old bytes stay until the batch is durable.
 //! Chunks that lie together are read together (a disk, or a device that counts requests, is slow at one by one) and
 //! appended in the order in which the caller names them.
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
-use terrace_pool::SegmentId;
+use terrace_pool::{Pool, SegmentId};
 use terrace_store::{ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
 use crate::{
-    buffers::Chunk,
-    catalog::Begun,
+    Handles,
+    append::SegmentWriter,
+    buffers::{Chunk, OpenSegments},
+    catalog::{Begun, Catalog},
     encoding::{ChunkHeader, ChunkRecord, JOINED, Location, compression},
-    ledger::PinGuard,
-    reading::{Stored, chunks_in, verified},
-    space::StreamKey,
-    store::ChunkStore,
+    ledger::{Ledger, PinGuard},
+    reading::{ChunkReader, Stored, chunks_in, verified},
+    space::{SpaceView, StreamKey},
+    stop::Stop,
+    worker_pool::Crew,
 };
 
 /// Stored bytes that are moved together at most, about, and chunks.
@@ -37,9 +40,6 @@ pub(crate) struct Candidate<'a> {
     /// Holds it, so that it is not reclaimed meanwhile. None where nothing can be.
     pub pin: Option<Arc<PinGuard>>,
 }
-
-/// Most chunks that wait for a copy in place of a bad one.
-const REPAIRS_MAX: usize = 1_000_000;
 
 /// Owner and payload of a chunk, as far as they were read.
 type Found = (Option<Owner>, Option<Vec<u8>>);
@@ -80,7 +80,42 @@ fn owner_in(head: &[u8], id: ChunkId) -> Option<Owner> {
     header.map(|header| header.owner)
 }
 
-impl ChunkStore {
+/// Moves chunks to other places.
+pub(crate) struct Relocator {
+    pub(super) pool: Arc<Pool>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) open_segments: Arc<OpenSegments>,
+    pub(super) crew: Arc<Crew>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) writer: Arc<SegmentWriter>,
+    pub(super) reader: Arc<ChunkReader>,
+}
+
+impl Relocator {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        stop: &Arc<Stop>,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        writer: &Arc<SegmentWriter>,
+        reader: &Arc<ChunkReader>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            ledger: handles.ledger.clone(),
+            open_segments: handles.open_segments.clone(),
+            crew: handles.crew.clone(),
+            stop: stop.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            writer: writer.clone(),
+            reader: reader.clone(),
+        }
+    }
+
     /// Moves chunks to `placement`. `from`: only those with a copy in this segment, wherever they would go; without it
     /// chunks on the right tier already are skipped.
     pub(crate) fn move_chunks(
@@ -89,7 +124,7 @@ impl ChunkStore {
         placement: Placement,
         from: Option<SegmentId>,
     ) -> Result<RewriteOutcome, StoreError> {
-        self.check_running()?;
+        self.stop.check_running()?;
         let mut outcome = RewriteOutcome::default();
         let mut rest = ids;
         while !rest.is_empty() {
@@ -109,7 +144,7 @@ impl ChunkStore {
         from: Option<SegmentId>,
     ) -> Result<RewriteOutcome, StoreError> {
         let outcome = self.move_chunks(ids, placement, from)?;
-        self.rates.take_in_need(&outcome.tier_bytes);
+        self.space.rates().take_in_need(&outcome.tier_bytes);
         Ok(outcome)
     }
 
@@ -129,7 +164,7 @@ impl ChunkStore {
     }
 
     /// Appends these chunks at their new places, up to the first error.
-    pub(crate) fn begin_moves(
+    pub(super) fn begin_moves(
         &self,
         candidates: Vec<Candidate<'_>>,
         placement: Placement,
@@ -150,13 +185,13 @@ impl ChunkStore {
     }
 
     /// Says in one batch where these chunks are now. `known_at`: the newest batch before their records were looked up.
-    pub(crate) fn end_moves(
+    pub(super) fn end_moves(
         &self,
         begun: &[Begun],
         known_at: u64,
         outcome: &mut RewriteOutcome,
     ) -> Result<(), StoreError> {
-        for (one, moved) in begun.iter().zip(self.commit_moves(begun, known_at)?) {
+        for (one, moved) in begun.iter().zip(self.catalog.commit_moves(begun, known_at)?) {
             match moved {
                 true => {
                     outcome.moved += 1;
@@ -192,7 +227,7 @@ impl ChunkStore {
         from: Option<SegmentId>,
     ) -> Result<Page, StoreError> {
         let mut page = Page {
-            known_at: self.commit.lock().sequence,
+            known_at: self.catalog.newest(),
             ..Page::default()
         };
         let mut bytes = 0;
@@ -202,10 +237,10 @@ impl ChunkStore {
             }
             let held = some.iter().enumerate().filter_map(|(at, id)| {
                 let again = some[..at].contains(id) || page.candidates.iter().any(|other| other.id == *id);
-                Some((*id, self.keeper.pin(*id).filter(|_| !again)?))
+                Some((*id, self.ledger.pin(*id).filter(|_| !again)?))
             });
             let (held, pins): (Vec<ChunkId>, Vec<Arc<PinGuard>>) = held.unzip();
-            for ((id, pin), record) in held.iter().zip(pins).zip(self.records_of(&held)) {
+            for ((id, pin), record) in held.iter().zip(pins).zip(self.catalog.records_of(&held)) {
                 let record = match record {
                     Ok(record) => record,
                     // What comes before it is moved first.
@@ -239,7 +274,7 @@ impl ChunkStore {
         }
         let found = page.candidates.iter();
         let found: Vec<Mutex<Found>> = found.map(|_| Mutex::default()).collect();
-        self.read_spans(&stored, &|number, bytes| {
+        self.reader.read_spans(&stored, &|number, bytes| {
             let (at, is_header) = wanted[number];
             let one = &page.candidates[at];
             if is_header {
@@ -256,7 +291,7 @@ impl ChunkStore {
         Ok(page)
     }
 
-    /// Appends one chunk at its new place and enters that in the books.
+    /// Appends one chunk at its new place and enters that in the ledger.
     fn begin_move(
         &self,
         candidate: Candidate<'_>,
@@ -280,9 +315,9 @@ impl ChunkStore {
             }
             // Asked to lie elsewhere: the segment that it was just written to is finished first.
             for open in &open {
-                self.close_open(open)?;
+                self.writer.close_open(open)?;
             }
-            match self.record(id)? {
+            match self.catalog.record(id)? {
                 Some(closed) if !self.lies_at(&closed, placement) => record = closed,
                 _ => return Ok(Move::Skipped),
             }
@@ -308,18 +343,19 @@ impl ChunkStore {
         let (mut started, mut others) = (false, false);
         let on = |location: &Location| self.pool.tier_of(location.segment.device);
         let mut tiers: BTreeSet<u8> = record.locations.iter().filter_map(on).collect();
-        self.append(StreamKey::of(placement), true, &chunk, &mut |locations| {
-            tiers.extend(locations.iter().filter_map(on));
-            let mut books = self.keeper.lock();
-            others = books.moving(id).is_some();
-            started = books.start_move(
-                id,
-                ChunkRecord {
-                    locations,
-                    ..record.clone()
-                },
-            );
-        })?;
+        self.writer
+            .append(StreamKey::of(placement), true, &chunk, &mut |locations| {
+                tiers.extend(locations.iter().filter_map(on));
+                let mut ledger = self.ledger.lock();
+                others = ledger.moving(id).is_some();
+                started = ledger.start_move(
+                    id,
+                    ChunkRecord {
+                        locations,
+                        ..record.clone()
+                    },
+                );
+            })?;
         Ok(match (started, others) {
             (true, _) => Move::Begun(Begun {
                 id,
@@ -351,13 +387,13 @@ impl ChunkStore {
         let mut bad = Vec::new();
         for location in &record.locations {
             let payload = Stored::payload(*location, 0..record.payload as usize);
-            let read = self.with_stored(payload, |payload| {
+            let read = self.reader.with_stored(payload, |payload| {
                 is_good(record, payload).then(|| payload.to_vec())
             });
             match read {
                 Ok(Some(payload)) => {
                     if !bad.is_empty() {
-                        self.note_bad_copies(id, record, &bad);
+                        self.reader.note_bad_copies(id, record, &bad);
                     }
                     return Ok((self.owner_of(id, record), Cow::Owned(payload)));
                 }
@@ -365,7 +401,7 @@ impl ChunkStore {
                 Err(cause) => bad.push((*location, cause)),
             }
         }
-        self.note_bad_copies(id, record, &bad);
+        self.reader.note_bad_copies(id, record, &bad);
         let cause = bad
             .into_iter()
             .next()
@@ -377,17 +413,28 @@ impl ChunkStore {
     /// the data.
     fn owner_of(&self, id: ChunkId, record: &ChunkRecord) -> Owner {
         let headers = record.locations.iter().map(|location| Stored::header(*location));
-        let mut owners =
-            headers.filter_map(|header| self.with_stored(header, |head| owner_in(head, id)).ok().flatten());
+        let mut owners = headers.filter_map(|header| {
+            self.reader
+                .with_stored(header, |head| owner_in(head, id))
+                .ok()
+                .flatten()
+        });
         owners.next().unwrap_or_default()
+    }
+
+    /// Repairs these, and whatever else is to be repaired, as far as there is room.
+    pub(crate) fn repair_all(&self, chunks: BTreeSet<ChunkId>) -> Result<(), StoreError> {
+        chunks.into_iter().for_each(|id| self.reader.repair_again(id));
+        while self.repair_step()? {}
+        Ok(())
     }
 
     /// Replaces the bad copies of remembered chunks by moving them; whether there was anything to do.
     pub(crate) fn repair_step(&self) -> Result<bool, StoreError> {
-        let Some(id) = self.repairs.lock().pop_first() else {
+        let Some(id) = self.reader.next_repair() else {
             return Ok(false);
         };
-        if let Some(record) = self.record(id)?
+        if let Some(record) = self.catalog.record(id)?
             && let Some(first) = record.locations.first()
         {
             let tier = self.pool.tier_of(first.segment.device).unwrap_or(0);
@@ -395,7 +442,7 @@ impl ChunkStore {
             match self.repair_chunks(&[id], placement, Some(first.segment)) {
                 // Another time: what comes after this in a step may be what makes room.
                 Err(StoreError::NoSpace) => {
-                    self.repairs.lock().insert(id);
+                    self.reader.repair_again(id);
                     return Ok(false);
                 }
                 outcome => outcome.map(drop)?,
@@ -404,19 +451,10 @@ impl ChunkStore {
         Ok(true)
     }
 
-    /// Has a bad copy of a chunk replaced when there is room, as long as the pool is open. Where very many wait for that, some are left
-    /// to whoever finds them next.
-    pub(crate) fn repair_later(&self, id: ChunkId) {
-        let mut repairs = self.repairs.lock();
-        if repairs.len() < REPAIRS_MAX {
-            repairs.insert(id);
-        }
-    }
-
     /// The live chunks that the headers in a segment tell of, and whether these are all.
     pub(crate) fn chunks_by_headers(&self, segment: SegmentId) -> Result<(Vec<ChunkId>, bool), StoreError> {
         let live = self
-            .keeper
+            .ledger
             .lock()
             .segments
             .get(&segment)
@@ -425,11 +463,11 @@ impl ChunkStore {
         let mut bytes = 0;
         // What cannot be read is looked up in the table instead.
         let tier = self.pool.tier_of(segment.device).unwrap_or(0);
-        let places = chunks_in(&self.pool, segment, self.piece_bytes(tier), &|| {
-            self.rest_beside_users(tier)
+        let places = chunks_in(&self.pool, segment, self.space.piece_bytes(tier), &|| {
+            self.space.rest_beside_users(tier)
         });
         let all: Vec<ChunkId> = places.iter().map(|found| found.id).collect();
-        for (found, record) in places.into_iter().zip(self.records_of(&all)) {
+        for (found, record) in places.into_iter().zip(self.catalog.records_of(&all)) {
             if let Some(record) = record?
                 && record.locations.contains(&found.location())
                 && ids.last() != Some(&found.id)

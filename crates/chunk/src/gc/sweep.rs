@@ -15,12 +15,11 @@ use terrace_device::AlignedBuffer;
 use terrace_pool::{PoolId, SegmentId};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Owner, Placement, RewriteOutcome, StoreError};
 
-use super::relocation::{Candidate, is_good};
+use super::relocation::{Candidate, Relocator, is_good};
 use crate::{
     buffers::READ_BUFFER_BYTES,
     encoding::{Ahead, BLOCK, ChunkHeader, HEADER_BYTES, JOINED, Location, head_block},
     reading::{read_in_pieces, units_of},
-    store::ChunkStore,
 };
 
 /// Chunks of a step at most.
@@ -178,16 +177,16 @@ impl<'a> Window<'a> {
     }
 }
 
-impl ChunkStore {
+impl Relocator {
     /// Moves the live chunks of the next window, of about so many bytes, to `placement`. Who calls this works in the background, where
     /// alone chunks are reclaimed: they are not held meanwhile.
-    pub(crate) fn sweep_step(
+    pub(super) fn sweep_step(
         &self,
         sweep: &mut Sweep,
         placement: Placement,
         most_bytes: usize,
     ) -> Result<RewriteOutcome, StoreError> {
-        self.check_running()?;
+        self.stop.check_running()?;
         let segment_bytes = self.pool.segment_bytes() as usize;
         let length = most_bytes.clamp(WINDOW_BYTES_MIN, READ_BUFFER_BYTES - 2 * BLOCK);
         let segment = sweep.segment;
@@ -207,7 +206,7 @@ impl ChunkStore {
         let end = held.extent.end;
         let holds_more = end == segment_bytes || next + WINDOW_BYTES_MIN <= end;
         // Where users wait for the device it rests between two reads.
-        let rests = |tier| !self.spacing_of(tier).is_zero();
+        let rests = |tier| !self.space.spacing_of(tier).is_zero();
         let to_read = match holds_more || self.pool.tier_of(segment.device).is_none_or(rests) {
             true => None,
             false => extent(next),
@@ -248,7 +247,7 @@ impl ChunkStore {
         placement: Placement,
         to_read: Option<Range<usize>>,
     ) -> (Result<RewriteOutcome, StoreError>, Option<Held>) {
-        let known_at = self.commit.lock().sequence;
+        let known_at = self.catalog.newest();
         let parts = Mutex::new(found.chunks(PART_CHUNKS));
         let all = Mutex::new((Ok(()), RewriteOutcome::default(), Vec::with_capacity(found.len())));
         let hands = found.len().div_ceil(PART_CHUNKS) + usize::from(to_read.is_some());
@@ -293,7 +292,7 @@ impl ChunkStore {
     ) -> Result<Vec<Candidate<'a>>, StoreError> {
         let ids: Vec<ChunkId> = found.iter().map(|found| found.id).collect();
         let mut candidates = Vec::with_capacity(found.len());
-        for (found, record) in found.iter().zip(self.records_of(&ids)) {
+        for (found, record) in found.iter().zip(self.catalog.records_of(&ids)) {
             let here = Location {
                 segment,
                 offset: found.offset as u32,
@@ -444,7 +443,7 @@ mod tests {
             store.commit(batch).unwrap();
         }
         store.close_streams().unwrap();
-        let first = |id: ChunkId| store.record(id).unwrap().unwrap().locations[0];
+        let first = |id: ChunkId| store.catalog().record(id).unwrap().unwrap().locations[0];
         let segment = first(ids[0]).segment;
         assert!(
             ids.iter()
@@ -456,9 +455,9 @@ mod tests {
         };
         let mut sweep = Sweep::new(segment);
         while !sweep.is_done(store.pool().segment_bytes() as usize) {
-            store.sweep_step(&mut sweep, placement, 1).unwrap();
+            store.relocator().sweep_step(&mut sweep, placement, 1).unwrap();
         }
-        assert!(!sweep.left_some() && !store.lives_in(segment));
+        assert!(!sweep.left_some() && !store.compactor().lives_in(segment));
         store.close_streams().unwrap();
         let survey = crate::Survey::new(store.pool(), &mut |_| {});
         for (number, id) in ids.iter().enumerate() {

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
 
 use super::{compaction::Emptying, packing::Grain, reclaim::Reclaim, release::Released};
+use crate::durability::Checkpoint;
 
 /// The last turn that brought nothing back.
 #[derive(Debug, Default, Clone, Copy)]
@@ -15,25 +17,19 @@ pub(crate) struct InVain {
     pub(crate) newest: u64,
 }
 
-/// What one slice of a merge or of a table's writing moves, bytes.
-pub(crate) const SLICE_BYTES: usize = 1 << 20;
-
 /// How long a step waits for another thread that works here.
 pub(crate) const TURN_WAIT: Duration = Duration::from_millis(20);
 
 /// What a step carries on from the one before.
 #[derive(Default)]
 pub(crate) struct Maintenance {
-    /// A checkpoint is being made that holds everything up to this sequence.
-    pub(crate) checkpoint: Option<u64>,
+    pub(crate) checkpoint: Checkpoint,
     /// Where the look for dead chunks stands.
     pub(crate) reclaim: Reclaim,
     /// The segment that is being compacted.
     pub(crate) compacting: Option<Emptying>,
     /// One whose headers do not tell all that lies there: it is being found.
     pub(crate) looking: Option<crate::gc::find_by_table::Looking>,
-    /// Failed steps of the checkpoint in a row.
-    pub(crate) failures: u32,
     /// Steps until metadata segments are looked at again.
     pub(crate) metadata_rest: u32,
     /// Steps until metadata without a second copy is looked for again.
@@ -60,3 +56,6 @@ impl Maintenance {
         self.metadata_rest = 0;
     }
 }
+
+/// Who holds it has the turn.
+pub(crate) type Turn<'a> = MutexGuard<'a, Maintenance>;

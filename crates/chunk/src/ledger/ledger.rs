@@ -1,4 +1,4 @@
-//! `Books`: what is known in memory of chunks in flight and of segments, under one short lock.
+//! `LedgerState`: what is known in memory of chunks in flight and of segments, under one short lock.
 //!
 //! Invariants:
 //! - A chunk that a [`PinGuard`] holds is neither reclaimed nor forgotten; a chunk marked dying can no longer be pinned.
@@ -9,7 +9,7 @@
 //! - A segment is offered for release only when it is closed, holds no live and no pending bytes; once, until it is
 //!   released.
 //! - Settled segments are listed by what lives in them, so that nobody walks over all of them under the lock.
-//! - No lock is taken and no guard is dropped while the books are locked.
+//! - No lock is taken and no guard is dropped while the ledger are locked.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -81,7 +81,7 @@ struct Pin {
 
 /// The state behind the lock.
 #[derive(Default)]
-pub struct Books {
+pub struct LedgerState {
     pins: ById<Pin>,
     pending: ById<ChunkRecord>,
     /// Of these, those that nobody is to find by their content.
@@ -103,23 +103,23 @@ pub struct Books {
     pub freeing: Vec<(u64, SegmentId)>,
 }
 
-/// The books and their lock.
+/// The ledger and their lock.
 #[derive(Default)]
-pub struct BookKeeper {
-    books: Mutex<Books>,
+pub struct Ledger {
+    ledger: Mutex<LedgerState>,
     unclaimed: Condvar,
 }
 
 /// Holds a chunk; see [`terrace_store::Written`].
 pub struct PinGuard {
     id: ChunkId,
-    keeper: Weak<BookKeeper>,
+    ledger: Weak<Ledger>,
 }
 
 impl Drop for PinGuard {
     fn drop(&mut self) {
-        if let Some(keeper) = self.keeper.upgrade() {
-            keeper.lock().unpin(self.id);
+        if let Some(ledger) = self.ledger.upgrade() {
+            ledger.lock().unpin(self.id);
         }
     }
 }
@@ -134,54 +134,54 @@ pub enum Claim<'a> {
 
 /// The caller alone writes some content. Others who write the same wait until this is dropped.
 pub struct Claimed<'a> {
-    keeper: &'a BookKeeper,
+    ledger: &'a Ledger,
     hash: [u8; 32],
 }
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
-        self.keeper.books.lock().claimed.remove(&self.hash);
-        self.keeper.unclaimed.notify_all();
+        self.ledger.ledger.lock().claimed.remove(&self.hash);
+        self.ledger.unclaimed.notify_all();
     }
 }
 
-impl BookKeeper {
-    /// Locks the books.
-    pub fn lock(&self) -> MutexGuard<'_, Books> {
-        self.books.lock()
+impl Ledger {
+    /// Locks the ledger.
+    pub fn lock(&self) -> MutexGuard<'_, LedgerState> {
+        self.ledger.lock()
     }
 
     /// Finds a chunk in flight with this content, or makes the caller the only one who writes it; waits for another
     /// caller who is writing it.
     pub fn claim(self: &Arc<Self>, hash: &[u8; 32]) -> Claim<'_> {
-        let mut books = self.books.lock();
+        let mut ledger = self.ledger.lock();
         loop {
-            if let Some(id) = books.held_hashes.get(hash).copied() {
-                if !books.dying.contains(&id) {
-                    let pin = self.pin_locked(&mut books, id);
+            if let Some(id) = ledger.held_hashes.get(hash).copied() {
+                if !ledger.dying.contains(&id) {
+                    let pin = self.pin_locked(&mut ledger, id);
                     return Claim::Known(id, pin);
                 }
-                // Its last guard was let go, and it was taken for reclaiming before that guard came to the books.
-                books.held_hashes.remove(hash);
+                // Its last guard was let go, and it was taken for reclaiming before that guard came to the ledger.
+                ledger.held_hashes.remove(hash);
             }
-            if books.claimed.insert(*hash) {
+            if ledger.claimed.insert(*hash) {
                 return Claim::Mine(Claimed {
-                    keeper: self,
+                    ledger: self,
                     hash: *hash,
                 });
             }
-            self.unclaimed.wait(&mut books);
+            self.unclaimed.wait(&mut ledger);
         }
     }
 
     /// Holds a chunk; `None` if it is being reclaimed.
     pub fn pin(self: &Arc<Self>, id: ChunkId) -> Option<Arc<PinGuard>> {
-        let mut books = self.books.lock();
-        (!books.dying.contains(&id)).then(|| self.pin_locked(&mut books, id))
+        let mut ledger = self.ledger.lock();
+        (!ledger.dying.contains(&id)).then(|| self.pin_locked(&mut ledger, id))
     }
 
-    fn pin_locked(self: &Arc<Self>, books: &mut Books, id: ChunkId) -> Arc<PinGuard> {
-        let held = books.pins.entry(id).or_insert_with(|| Pin {
+    fn pin_locked(self: &Arc<Self>, ledger: &mut LedgerState, id: ChunkId) -> Arc<PinGuard> {
+        let held = ledger.pins.entry(id).or_insert_with(|| Pin {
             guard: Weak::new(),
             hash: None,
         });
@@ -190,7 +190,7 @@ impl BookKeeper {
         }
         let guard = Arc::new(PinGuard {
             id,
-            keeper: Arc::downgrade(self),
+            ledger: Arc::downgrade(self),
         });
         held.guard = Arc::downgrade(&guard);
         guard
@@ -198,16 +198,16 @@ impl BookKeeper {
 
     /// Enters a chunk that was just appended; its guard keeps it pending.
     pub fn enter(self: &Arc<Self>, id: ChunkId, record: ChunkRecord, is_listed: bool) -> Arc<PinGuard> {
-        let mut books = self.books.lock();
-        let pin = self.pin_locked(&mut books, id);
+        let mut ledger = self.ledger.lock();
+        let pin = self.pin_locked(&mut ledger, id);
         for location in &record.locations {
-            books.add_pending(location.segment, i64::from(record.stored()));
+            ledger.add_pending(location.segment, i64::from(record.stored()));
         }
         match is_listed {
-            true => books.note_content(id, record.hash),
-            false => drop(books.unlisted.insert(id)),
+            true => ledger.note_content(id, record.hash),
+            false => drop(ledger.unlisted.insert(id)),
         }
-        books.pending.insert(id, record);
+        ledger.pending.insert(id, record);
         pin
     }
 }
@@ -224,8 +224,8 @@ fn give_back<K: Eq + Hash, V>(map: &mut HashMap<K, V, Mix>) -> usize {
     map.capacity() * (size_of::<(K, V)>() + 1) / 7 * 8
 }
 
-impl Books {
-    /// About what the books take in RAM, bytes; what they took at a busier time is given back first.
+impl LedgerState {
+    /// About what the ledger take in RAM, bytes; what they took at a busier time is given back first.
     pub fn memory_bytes(&mut self) -> u64 {
         let guards = self.pins.len() * size_of::<PinGuard>();
         let maps = give_back(&mut self.pins)
@@ -287,7 +287,7 @@ impl Books {
 
     /// Moves pending chunk `id` from `old` to `new` after its bytes could not be written; whether it was pending.
     pub fn relocate_pending(&mut self, id: ChunkId, old: &[Location], new: &[Location]) -> bool {
-        let Books { pending, moving, .. } = self;
+        let LedgerState { pending, moving, .. } = self;
         let Some(record) = pending.get_mut(&id).or_else(|| moving.get_mut(&id)) else {
             return false;
         };
@@ -352,7 +352,7 @@ impl Books {
         self.moving.get(&id)
     }
 
-    /// What is wrong with the books of a store at rest, in words: who has counted pending bytes and never gave them back
+    /// What is wrong with the ledger of a store at rest, in words: who has counted pending bytes and never gave them back
     /// keeps a segment for ever.
     pub fn discrepancies(&self) -> Vec<String> {
         let mut counted: BTreeMap<SegmentId, i64> = BTreeMap::new();
@@ -555,90 +555,90 @@ mod tests {
 
     #[test]
     fn content_is_found_from_when_it_is_written_until_its_chunk_is_let_go() {
-        let keeper = Arc::new(BookKeeper::default());
+        let ledger = Arc::new(Ledger::default());
         let hash = [7; 32];
-        let written = keeper.enter(ChunkId(1), record(hash), true);
-        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
+        let written = ledger.enter(ChunkId(1), record(hash), true);
+        assert!(matches!(ledger.claim(&hash), Claim::Known(ChunkId(1), _)));
         // As a commit does, which has not come to the tree yet.
-        assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
-        let Claim::Known(ChunkId(1), another) = keeper.claim(&hash) else {
+        assert!(ledger.lock().take_pending(ChunkId(1)).is_some());
+        let Claim::Known(ChunkId(1), another) = ledger.claim(&hash) else {
             panic!("what is being committed was not found");
         };
         drop(written);
-        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
-        assert!(!keeper.lock().mark_dying(ChunkId(1)));
+        assert!(matches!(ledger.claim(&hash), Claim::Known(ChunkId(1), _)));
+        assert!(!ledger.lock().mark_dying(ChunkId(1)));
         drop(another);
-        assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
-        assert_eq!(keeper.lock().discrepancies(), Vec::<String>::new());
-        assert!(keeper.lock().held_hashes.is_empty() && keeper.lock().pins.is_empty());
+        assert!(matches!(ledger.claim(&hash), Claim::Mine(_)));
+        assert_eq!(ledger.lock().discrepancies(), Vec::<String>::new());
+        assert!(ledger.lock().held_hashes.is_empty() && ledger.lock().pins.is_empty());
     }
 
     #[test]
     fn content_whose_chunk_is_being_reclaimed_is_not_found() {
-        let keeper = Arc::new(BookKeeper::default());
+        let ledger = Arc::new(Ledger::default());
         let hash = [7; 32];
-        let written = keeper.enter(ChunkId(1), record(hash), true);
-        assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
+        let written = ledger.enter(ChunkId(1), record(hash), true);
+        assert!(ledger.lock().take_pending(ChunkId(1)).is_some());
         {
-            // The guard is gone, and has not come to the books yet.
-            let mut books = keeper.lock();
-            let pin = books.pins.get_mut(&ChunkId(1)).unwrap();
+            // The guard is gone, and has not come to the ledger yet.
+            let mut ledger = ledger.lock();
+            let pin = ledger.pins.get_mut(&ChunkId(1)).unwrap();
             pin.guard = Weak::new();
-            assert!(books.mark_dying(ChunkId(1)));
+            assert!(ledger.mark_dying(ChunkId(1)));
         }
-        let Claim::Mine(claimed) = keeper.claim(&hash) else {
+        let Claim::Mine(claimed) = ledger.claim(&hash) else {
             panic!("what is being reclaimed was found");
         };
-        let again = keeper.enter(ChunkId(2), record(hash), true);
+        let again = ledger.enter(ChunkId(2), record(hash), true);
         drop(claimed);
         drop(written);
-        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(2), _)));
+        assert!(matches!(ledger.claim(&hash), Claim::Known(ChunkId(2), _)));
         drop(again);
-        assert!(keeper.lock().held_hashes.is_empty());
+        assert!(ledger.lock().held_hashes.is_empty());
     }
 
     #[test]
     fn whoever_takes_hold_of_a_chunk_as_its_last_guard_goes_keeps_its_content_findable() {
-        let keeper = Arc::new(BookKeeper::default());
+        let ledger = Arc::new(Ledger::default());
         let hash = [7; 32];
-        let written = keeper.enter(ChunkId(1), record(hash), true);
-        assert!(keeper.lock().take_pending(ChunkId(1)).is_some());
-        // The guard is gone, and has not come to the books yet.
-        keeper.lock().pins.get_mut(&ChunkId(1)).unwrap().guard = Weak::new();
-        let later = keeper.pin(ChunkId(1)).unwrap();
+        let written = ledger.enter(ChunkId(1), record(hash), true);
+        assert!(ledger.lock().take_pending(ChunkId(1)).is_some());
+        // The guard is gone, and has not come to the ledger yet.
+        ledger.lock().pins.get_mut(&ChunkId(1)).unwrap().guard = Weak::new();
+        let later = ledger.pin(ChunkId(1)).unwrap();
         drop(written);
-        assert!(matches!(keeper.claim(&hash), Claim::Known(ChunkId(1), _)));
+        assert!(matches!(ledger.claim(&hash), Claim::Known(ChunkId(1), _)));
         drop(later);
-        assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
-        assert!(keeper.lock().held_hashes.is_empty() && keeper.lock().pins.is_empty());
+        assert!(matches!(ledger.claim(&hash), Claim::Mine(_)));
+        assert!(ledger.lock().held_hashes.is_empty() && ledger.lock().pins.is_empty());
     }
 
     #[test]
     fn a_writer_who_panics_leaves_his_claim() {
-        let keeper = Arc::new(BookKeeper::default());
-        let (own, hash) = (keeper.clone(), [7; 32]);
+        let ledger = Arc::new(Ledger::default());
+        let (own, hash) = (ledger.clone(), [7; 32]);
         let writer = std::thread::spawn(move || {
             let _claimed = own.claim(&hash);
             assert!(own.lock().claimed.contains(&hash));
             panic!("a test ends here");
         });
         assert!(writer.join().is_err());
-        assert!(keeper.lock().claimed.is_empty());
-        assert!(matches!(keeper.claim(&hash), Claim::Mine(_)));
-        assert!(keeper.lock().claimed.is_empty());
+        assert!(ledger.lock().claimed.is_empty());
+        assert!(matches!(ledger.claim(&hash), Claim::Mine(_)));
+        assert!(ledger.lock().claimed.is_empty());
     }
 
     #[test]
     fn the_emptiest_segments_are_found_without_a_look_at_the_others() {
-        let mut books = Books::default();
+        let mut ledger = LedgerState::default();
         let segment = |index: u32| SegmentId {
             device: (index % 3) as u16,
             index,
         };
         for index in 0..100_000 {
-            books.add_live(segment(index), 1000 + i64::from(index * 7 % 100_003));
+            ledger.add_live(segment(index), 1000 + i64::from(index * 7 % 100_003));
         }
-        let mut all: Vec<(i64, SegmentId)> = books
+        let mut all: Vec<(i64, SegmentId)> = ledger
             .segments
             .iter()
             .map(|(id, state)| (state.live, *id))
@@ -650,7 +650,7 @@ mod tests {
             looked_at.set(looked_at.get() + 1);
             id != all[2].1
         };
-        let found = books.emptiest(&[0, 2], None, 16, may);
+        let found = ledger.emptiest(&[0, 2], None, 16, may);
         let expected: Vec<_> = all
             .iter()
             .filter(|(_, id)| *id != all[2].1)
@@ -660,35 +660,35 @@ mod tests {
         assert_eq!(found, expected);
         assert!(looked_at.get() <= 2 * 16 + 1, "it looked at {}", looked_at.get());
         assert_eq!(
-            books.emptiest(&[0, 2], found.last().copied(), 1, |_| true),
+            ledger.emptiest(&[0, 2], found.last().copied(), 1, |_| true),
             [all[17]]
         );
-        assert_eq!(books.settled_on(0).0 + books.settled_on(2).0, all.len() as i64);
-        assert_eq!(books.discrepancies(), Vec::<String>::new());
+        assert_eq!(ledger.settled_on(0).0 + ledger.settled_on(2).0, all.len() as i64);
+        assert_eq!(ledger.discrepancies(), Vec::<String>::new());
     }
 
     #[test]
     fn what_is_open_pending_or_gone_is_not_settled() {
-        let mut books = Books::default();
+        let mut ledger = LedgerState::default();
         let id = SegmentId { device: 0, index: 1 };
-        let settled = |books: &Books| (books.settled_on(0), books.settled_bytes(id));
-        books.open_segment(id);
-        books.add_live(id, 100);
-        assert_eq!(settled(&books), ((0, 0), None));
-        books.add_pending(id, 5);
-        books.close_segment(id);
-        assert_eq!(settled(&books), ((0, 0), None));
-        books.add_pending(id, -5);
-        assert_eq!(settled(&books), ((1, 100), Some(100)));
-        books.add_live(id, -30);
-        assert_eq!(settled(&books), ((1, 70), Some(70)));
-        assert_eq!(books.discrepancies(), Vec::<String>::new());
-        books.add_live(id, -70);
-        assert_eq!(settled(&books), ((0, 0), None));
-        assert!(books.empty.contains(&id));
-        books.add_live(id, 9);
-        books.forget_segment(id);
-        assert_eq!(settled(&books), ((0, 0), None));
-        assert_eq!(books.discrepancies(), Vec::<String>::new());
+        let settled = |ledger: &LedgerState| (ledger.settled_on(0), ledger.settled_bytes(id));
+        ledger.open_segment(id);
+        ledger.add_live(id, 100);
+        assert_eq!(settled(&ledger), ((0, 0), None));
+        ledger.add_pending(id, 5);
+        ledger.close_segment(id);
+        assert_eq!(settled(&ledger), ((0, 0), None));
+        ledger.add_pending(id, -5);
+        assert_eq!(settled(&ledger), ((1, 100), Some(100)));
+        ledger.add_live(id, -30);
+        assert_eq!(settled(&ledger), ((1, 70), Some(70)));
+        assert_eq!(ledger.discrepancies(), Vec::<String>::new());
+        ledger.add_live(id, -70);
+        assert_eq!(settled(&ledger), ((0, 0), None));
+        assert!(ledger.empty.contains(&id));
+        ledger.add_live(id, 9);
+        ledger.forget_segment(id);
+        assert_eq!(settled(&ledger), ((0, 0), None));
+        assert_eq!(ledger.discrepancies(), Vec::<String>::new());
     }
 }

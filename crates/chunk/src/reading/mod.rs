@@ -11,6 +11,8 @@ mod segment_scan;
 mod spans;
 mod verification;
 
+pub(crate) use reader::ChunkReader;
 pub(crate) use segment_scan::{Thing, Walk, chunks_in, read_in_pieces};
 pub(crate) use spans::{Stored, extent_of, neighbours, units_of};
+pub(crate) use stored_bytes::read_found;
 pub(crate) use verification::verified;

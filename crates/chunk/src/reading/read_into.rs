@@ -10,11 +10,8 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, ChunkFill, ChunkId};
 
-use super::{spans::Stored, verification::blocks_of};
-use crate::{
-    encoding::{ChunkRecord, compression},
-    store::ChunkStore,
-};
+use super::{reader::ChunkReader, spans::Stored, verification::blocks_of};
+use crate::encoding::{ChunkRecord, compression};
 
 /// What is read at once: a piece of a chunk, or all of one that is not in blocks.
 struct Wanted<'a> {
@@ -33,13 +30,13 @@ struct Piece<'a> {
     is_filled: bool,
 }
 
-impl ChunkStore {
+impl ChunkReader {
     pub(crate) fn read_into(&self, fills: &mut [ChunkFill<'_>]) {
         let mut order: Vec<&mut ChunkFill<'_>> = fills.iter_mut().collect();
         order.sort_unstable_by_key(|fill| (fill.id, fill.offset));
         let mut ids: Vec<ChunkId> = order.iter().map(|fill| fill.id).collect();
         ids.dedup();
-        let records = self.records_to_read(&ids);
+        let records = self.catalog.records_to_read(&ids);
 
         let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(order.len());
         let mut stored: Vec<Stored> = Vec::with_capacity(order.len());

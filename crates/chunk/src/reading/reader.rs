@@ -3,26 +3,31 @@
 //! Invariants: no byte is returned that was not compared with a sum in the chunk's record; each copy is tried; a reader
 //! that finds something else than it expected looks whether the chunk has moved meanwhile before it calls it damaged.
 
-use super::verification::{blocks_of, first_bad_block, verified, verified_by_sums, verified_part};
-use crate::catalog::decode;
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
-use terrace_meta::Operation;
+use terrace_meta::{Operation, Tree};
+use terrace_pool::Pool;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, ChunkPart, StoreError};
 
-use super::spans::{Stored, units_of};
+use super::{
+    spans::{Stored, units_of},
+    verification::{blocks_of, first_bad_block, verified, verified_by_sums, verified_part},
+};
 use crate::{
-    buffer_pool,
-    encoding::{
-        ChunkRecord, Counters, Location, TABLE_CHUNKS, TABLE_REFERENCES, chunk_key, dedup_key,
-    },
-    errors::meta_error,
-    store::ChunkStore,
+    Handles, Options, buffer_pool,
+    buffers::OpenSegments,
+    catalog::Catalog,
+    encoding::{ChunkRecord, Counters, Location, dedup_key},
+    ledger::Ledger,
+    stop::Stop,
+    worker_pool::Crew,
 };
 
+/// Most chunks that wait for a copy in place of a bad one.
+const REPAIRS_MAX: usize = 1_000_000;
 /// Most chunks without a good copy that are remembered.
 const UNREADABLE_MAX: usize = 100_000;
 /// How often a reader follows a chunk that moves under it.
@@ -91,52 +96,60 @@ impl<'a> Extract<'a> {
     }
 }
 
-impl ChunkStore {
-    /// The committed record of a chunk.
-    pub(crate) fn record(&self, id: ChunkId) -> Result<Option<ChunkRecord>, StoreError> {
-        let Some(value) = self.tree.get(&chunk_key(TABLE_CHUNKS, id)).map_err(meta_error)? else {
-            return Ok(None);
-        };
-        decode(id, &value).map(Some)
-    }
+/// Reads chunks, and verifies what it reads.
+pub(crate) struct ChunkReader {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: Options,
+    pub(super) tree: Arc<Tree>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) open_segments: Arc<OpenSegments>,
+    pub(super) crew: Arc<Crew>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) repairs: Mutex<BTreeSet<ChunkId>>,
+    /// Chunks of which somebody found no good copy, though a device that has one is there.
+    pub(super) unreadable: Mutex<BTreeSet<ChunkId>>,
+}
 
-    /// The committed records of `ids`, in their order; as [`record`](Self::record) of each, but looked up together.
-    pub(crate) fn records_of(&self, ids: &[ChunkId]) -> Vec<Result<Option<ChunkRecord>, StoreError>> {
-        let keys: Vec<_> = ids.iter().map(|id| chunk_key(TABLE_CHUNKS, *id)).collect();
-        let Ok(values) = self.tree.get_many(&keys) else {
-            // Whose record can be read is not to suffer from a neighbour's that cannot.
-            return ids.iter().map(|id| self.record(*id)).collect();
-        };
-        let records = ids.iter().zip(values);
-        records
-            .map(|(id, value)| value.map(|value| decode(*id, &value)).transpose())
-            .collect()
-    }
-
-    /// The record of a chunk, committed or not.
-    pub(crate) fn any_record(&self, id: ChunkId) -> Result<Option<ChunkRecord>, StoreError> {
-        if let Some(record) = self.record(id)? {
-            return Ok(Some(record));
+impl ChunkReader {
+    /// Of these parts.
+    pub(crate) fn new(handles: &Handles, stop: &Arc<Stop>, catalog: &Arc<Catalog>) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            options: handles.options.clone(),
+            tree: handles.tree.clone(),
+            ledger: handles.ledger.clone(),
+            open_segments: handles.open_segments.clone(),
+            crew: handles.crew.clone(),
+            stop: stop.clone(),
+            catalog: catalog.clone(),
+            repairs: Mutex::default(),
+            unreadable: Mutex::default(),
         }
-        let pending = self.keeper.lock().pending(id).cloned();
-        if pending.is_some() {
-            return Ok(pending);
-        }
-        // It may have been committed between the two looks: a commit takes the record out of the books before the tree
-        // has it, both under this lock.
-        drop(self.commit.lock());
-        self.record(id)
     }
 
-    /// The records of `ids`, committed or not, as far as they can be had; looked up together.
-    pub(crate) fn records_to_read(&self, ids: &[ChunkId]) -> Vec<Option<ChunkRecord>> {
-        let records = ids.iter().zip(self.records_of(ids));
-        records
-            .map(|(id, record)| match record {
-                Ok(None) => self.any_record(*id).unwrap_or_default(),
-                record => record.unwrap_or_default(),
-            })
-            .collect()
+    /// One of the chunks that are to be repaired; it is not one any more.
+    pub(crate) fn next_repair(&self) -> Option<ChunkId> {
+        self.repairs.lock().pop_first()
+    }
+
+    /// It is to be repaired another time.
+    pub(crate) fn repair_again(&self, id: ChunkId) {
+        self.repairs.lock().insert(id);
+    }
+
+    /// It was repaired otherwise.
+    pub(crate) fn forget_repair(&self, id: ChunkId) {
+        self.repairs.lock().remove(&id);
+    }
+
+    /// Has a bad copy of a chunk replaced when there is room, as long as the pool is open. Where very many wait for that, some are left
+    /// to whoever finds them next.
+    pub(crate) fn repair_later(&self, id: ChunkId) {
+        let mut repairs = self.repairs.lock();
+        if repairs.len() < REPAIRS_MAX {
+            repairs.insert(id);
+        }
     }
 
     /// Gives what lies there to `use_bytes`.
@@ -191,7 +204,7 @@ impl ChunkStore {
         id: ChunkId,
         mut read: impl FnMut(&ChunkRecord, Location) -> Result<T, Arc<str>>,
     ) -> Result<T, StoreError> {
-        let mut record = self.any_record(id)?.ok_or(StoreError::NoChunk(id))?;
+        let mut record = self.catalog.any_record(id)?.ok_or(StoreError::NoChunk(id))?;
         for _ in 0..MOVES_MAX {
             let mut bad: Vec<(Location, Arc<str>)> = Vec::new();
             for location in &record.locations {
@@ -205,7 +218,7 @@ impl ChunkStore {
                     Err(cause) => bad.push((*location, cause)),
                 }
             }
-            let now = self.any_record(id)?.ok_or(StoreError::NoChunk(id))?;
+            let now = self.catalog.any_record(id)?.ok_or(StoreError::NoChunk(id))?;
             if now == record {
                 self.note_bad_copies(id, &record, &bad);
                 let cause = bad
@@ -225,7 +238,7 @@ impl ChunkStore {
     /// Counts bad copies and remembers the chunk for repair.
     pub(crate) fn note_bad_copies(&self, id: ChunkId, record: &ChunkRecord, bad: &[(Location, Arc<str>)]) {
         // A copy that was read while it moved away is not bad.
-        if !matches!(self.any_record(id), Ok(Some(now)) if now == *record) {
+        if !matches!(self.catalog.any_record(id), Ok(Some(now)) if now == *record) {
             return;
         }
         for (location, cause) in bad {
@@ -251,14 +264,14 @@ impl ChunkStore {
     /// Ends deduplication with a chunk that has no good copy: the same content written again, from a backup perhaps,
     /// must be stored, not taken for what is lost.
     fn forget_hint(&self, id: ChunkId, hash: &[u8; 32]) {
-        self.keeper.lock().forget_content(id, hash);
+        self.ledger.lock().forget_content(id, hash);
         let key = dedup_key(hash, self.options.hint_bytes);
         let leads_here = matches!(self.tree.get(&key), Ok(Some(hint)) if hint[..] == id.0.to_le_bytes());
-        if !leads_here || self.pool.is_read_only() || self.check_running().is_err() {
+        if !leads_here || self.pool.is_read_only() || self.stop.check_running().is_err() {
             return;
         }
         let operations = vec![(key, Operation::Delete)];
-        if let Err(error) = self.commit_internal(operations, Counters::default()) {
+        if let Err(error) = self.catalog.commit_internal(operations, Counters::default()) {
             tracing::error!(chunk = %id, %error, "the hint to a damaged chunk could not be removed");
         }
     }
@@ -319,7 +332,7 @@ impl ChunkStore {
     /// Reads many chunks, or parts of them: what lies together in one read, what lies apart at the same time.
     pub(crate) fn read_parts(&self, parts: &[ChunkPart]) -> Vec<Result<Bytes, StoreError>> {
         let ids: Vec<ChunkId> = parts.iter().map(|part| part.id).collect();
-        let records = self.records_to_read(&ids);
+        let records = self.catalog.records_to_read(&ids);
         let wanted: Vec<Extract<'_>> = records
             .iter()
             .zip(parts)
@@ -344,26 +357,26 @@ impl ChunkStore {
     }
 
     pub(crate) fn info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
-        let Some(record) = self.any_record(id)? else {
+        let Some(record) = self.catalog.any_record(id)? else {
             return Ok(None);
         };
-        Ok(self.info_of(&record, self.references(id)?))
+        Ok(self.info_of(&record, self.catalog.references(id)?))
     }
 
     /// The same of many, looked up together.
     pub(crate) fn infos(&self, ids: &[ChunkId]) -> Result<Vec<Option<ChunkInfo>>, StoreError> {
-        let records = self.records_of(ids).into_iter().zip(ids);
+        let records = self.catalog.records_of(ids).into_iter().zip(ids);
         let records = records.map(|(record, id)| match record {
-            Ok(None) => self.any_record(*id),
+            Ok(None) => self.catalog.any_record(*id),
             record => record,
         });
         let records = records.collect::<Result<Vec<_>, _>>()?;
-        let references = self.references_of(ids.iter().copied());
+        let references = self.catalog.references_of(ids.iter().copied());
         let all = records.into_iter().zip(references).zip(ids);
         all.map(|((record, references), id)| match (record, references) {
             (None, _) => Ok(None),
             (Some(record), Some(references)) => Ok(self.info_of(&record, references)),
-            (Some(record), None) => Ok(self.info_of(&record, self.references(*id)?)),
+            (Some(record), None) => Ok(self.info_of(&record, self.catalog.references(*id)?)),
         })
         .collect()
     }
@@ -387,15 +400,41 @@ impl ChunkStore {
         if self.pool.tier_count() == 1 {
             return Ok(Some(0));
         }
-        let record = self.any_record(id)?;
+        let record = self.catalog.any_record(id)?;
         let first = record.and_then(|record| record.locations.first().copied());
         Ok(first.map(|first| self.pool.tier_of(first.segment.device).unwrap_or(u8::MAX)))
     }
 
-    /// References of a chunk, in blocks.
-    pub(crate) fn references(&self, id: ChunkId) -> Result<i64, StoreError> {
-        self.tree
-            .get_count(&chunk_key(TABLE_REFERENCES, id))
-            .map_err(meta_error)
+    /// Chunks of which readers, or whoever moves content, found no good copy on devices that are there, as far as they are
+    /// remembered; since the opening, or [`forget_unreadable`](Self::forget_unreadable).
+    pub(crate) fn unreadable(&self) -> BTreeSet<ChunkId> {
+        self.unreadable.lock().clone()
+    }
+
+    /// How many these are.
+    pub(crate) fn unreadable_count(&self) -> usize {
+        self.unreadable.lock().len()
+    }
+
+    /// Forgets those that nothing refers to any more, or whose devices have gone: these are known to be lost by other means.
+    pub(crate) fn prune_unreadable(&self) {
+        let is_over = |id: &ChunkId| match self.catalog.any_record(*id) {
+            Ok(Some(record)) => !record
+                .locations
+                .iter()
+                .any(|location| self.pool.has_segment(location.segment)),
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        let over: Vec<ChunkId> = self.unreadable().into_iter().filter(is_over).collect();
+        let mut unreadable = self.unreadable.lock();
+        over.iter().for_each(|id| {
+            unreadable.remove(id);
+        });
+    }
+
+    /// They are known by other means now.
+    pub(crate) fn forget_unreadable(&self) {
+        self.unreadable.lock().clear();
     }
 }

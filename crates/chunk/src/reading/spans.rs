@@ -9,11 +9,10 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use terrace_pool::{Pool, SegmentId, SegmentRead};
 
-use super::reader::{BUFFER, SMALL_BYTES};
+use super::reader::{BUFFER, ChunkReader, SMALL_BYTES};
 use crate::{
     buffers::READ_BUFFER_BYTES,
     encoding::{HEADER_BYTES, Location},
-    store::ChunkStore,
 };
 
 /// Bytes of one read at most.
@@ -75,7 +74,7 @@ struct Span {
     chunks: Vec<usize>,
 }
 
-impl ChunkStore {
+impl ChunkReader {
     /// Calls `each` with the number and the bytes of each of `wanted` that could be read; in parallel where there are
     /// threads, and with many reads under way where the device can.
     pub(crate) fn read_spans(&self, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {

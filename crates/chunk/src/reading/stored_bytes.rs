@@ -5,11 +5,8 @@
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
 
-use crate::{
-    encoding::{ChunkHeader, ChunkPlace, HEADER_BYTES, compression},
-    reading::units_of,
-    store::ChunkStore,
-};
+use super::spans::units_of;
+use crate::encoding::{ChunkHeader, ChunkPlace, HEADER_BYTES, compression};
 
 /// Reads `length` bytes at `offset` of a segment, whatever their alignment.
 pub(crate) fn read_stored(
@@ -30,24 +27,21 @@ pub(crate) fn read_stored(
     Ok(buffer[skip..skip + length as usize].to_vec())
 }
 
-impl ChunkStore {
-    /// Hash and content of a chunk that a [`Survey`](crate::Survey) found, verified against the hash in its header;
-    /// else why there is none.
-    pub fn read_found(pool: &Pool, place: &ChunkPlace) -> Result<([u8; 32], Vec<u8>), String> {
-        let read = |offset, length| {
-            read_stored(pool, place.segment, offset, length).map_err(|error| error.to_string())
-        };
-        let head = read(place.offset, HEADER_BYTES as u32)?;
-        let header = ChunkHeader::decode(&head).map_err(|error| error.to_string())?;
-        let payload = read(place.payload, header.payload)?;
-        match compression::decompress(&payload, header.compression, header.length as usize) {
-            Some(content) if header.id == place.id && *blake3::hash(&content).as_bytes() == header.hash => {
-                Ok((header.hash, content.to_vec()))
-            }
-            _ => Err(format!(
-                "chunk {} in segment {} does not match its hash",
-                place.id, place.segment
-            )),
+/// Hash and content of a chunk that a [`Survey`](crate::Survey) found, verified against the hash in its header;
+/// else why there is none.
+pub(crate) fn read_found(pool: &Pool, place: &ChunkPlace) -> Result<([u8; 32], Vec<u8>), String> {
+    let read =
+        |offset, length| read_stored(pool, place.segment, offset, length).map_err(|error| error.to_string());
+    let head = read(place.offset, HEADER_BYTES as u32)?;
+    let header = ChunkHeader::decode(&head).map_err(|error| error.to_string())?;
+    let payload = read(place.payload, header.payload)?;
+    match compression::decompress(&payload, header.compression, header.length as usize) {
+        Some(content) if header.id == place.id && *blake3::hash(&content).as_bytes() == header.hash => {
+            Ok((header.hash, content.to_vec()))
         }
+        _ => Err(format!(
+            "chunk {} in segment {} does not match its hash",
+            place.id, place.segment
+        )),
     }
 }

@@ -3,13 +3,8 @@
 mod open;
 mod refusals;
 mod replay;
-mod root_reader;
-mod salvage;
-mod survey;
 mod tail;
 
-pub use salvage::{How, Salvaged};
-pub use survey::Survey;
+pub(crate) use open::{create, open};
 
-pub(crate) use refusals::metadata_is_away;
-pub(crate) use root_reader::{read_root, tree_options};
+pub(crate) use open::{Start, open_for_salvage};

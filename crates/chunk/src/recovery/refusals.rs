@@ -1,31 +1,10 @@
 //! Refusals: why a store is not opened, in words that say what helps.
 
-
 use terrace_log::Copies;
 use terrace_pool::{DeviceState, Pool, Presence, SegmentId};
 use terrace_store::StoreError;
 
-use crate::{errors::damaged, metadata::MetaStorage};
-
-/// What is to be said where the pool cannot be opened without the metadata that missing devices alone have; `None` if they have none.
-pub(crate) fn metadata_is_away(pool: &Pool, meta: &MetaStorage) -> Option<StoreError> {
-    let devices = pool.devices();
-    let describe = |number: u16| match devices.iter().find(|device| device.number == number) {
-        Some(device) => format!("device {number} (last seen as {})", device.path),
-        None => format!("device {number}"),
-    };
-    let on: Vec<String> = meta.devices_out_of_reach().into_iter().map(describe).collect();
-    let (on, name) = (on.join(" and "), pool.name());
-    (!on.is_empty()).then(|| {
-        StoreError::Device(
-            format!(
-                "metadata that pool '{name}' cannot be opened without lies only on {on}, which is missing; no content was changed: bring it \
-                 back and type 'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
-            )
-            .into(),
-        )
-    })
-}
+use crate::errors::damaged;
 
 /// What keeps the log from going on where it was left is accepted by who wants to go back behind it; it is said then.
 pub(crate) fn give_up(cause: StoreError, rewind: bool) -> Result<String, StoreError> {

@@ -11,11 +11,11 @@ use terrace_meta::Tree;
 use terrace_pool::Pool;
 use terrace_store::{ChunkId, StoreError};
 
+use super::tail;
 use crate::{
     append::Shortage,
     encoding::{Counters, LoggedBatch, decode_batches},
     errors::{damaged, log_error, meta_error},
-    recovery::tail,
     worker_pool::Crew,
 };
 

@@ -3,15 +3,23 @@
 //! Invariant: everything is counted from memory; a reservation that was given is backed by free segments beyond the
 //! reserve, with an allowance for headers, padding and metadata.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering},
+};
 
-use terrace_pool::{Freed, Presence, SegmentRange};
-use terrace_store::{CHUNK_BYTES_MAX, DeviceUsage, Reservation, Space, StoreError, StoreMemory, TierUsage};
+use terrace_log::Log;
+use terrace_meta::Tree;
+use terrace_pool::{Freed, Pool, Presence, SegmentId, SegmentRange};
+use terrace_store::{CHUNK_BYTES_MAX, MoveRates, Reservation};
 
+use super::{device_pacing::Spacing, need::Need};
 use crate::{
+    DeviceLoad, Handles, Options,
+    buffers::OpenSegments,
     encoding::{BLOCK, HEADER_BYTES, excess_max},
-    ledger::DeviceContent,
-    store::ChunkStore,
+    ledger::Ledger,
+    metadata::MetaStorage,
 };
 
 /// What log and metadata take of a pool with next to nothing in it, segments.
@@ -31,9 +39,130 @@ pub(crate) fn unused_bytes(segment_bytes: u32, chunk_bytes: u64) -> u64 {
         .saturating_add((excess_max(segment_bytes as usize) + BLOCK) as u64)
 }
 
-impl ChunkStore {
+/// What is free, for whom, and where a write may land: numbers alone. Waits for nobody.
+pub(crate) struct SpaceView {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: Options,
+    pub(super) tree: Arc<Tree>,
+    pub(super) log: Arc<Log>,
+    pub(super) meta: Arc<MetaStorage>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) open_segments: Arc<OpenSegments>,
+    pub(super) reserved: Arc<AtomicU64>,
+    pub(super) pending_free: AtomicI64,
+    /// Content that was freed and in whose place nothing was written, bytes, as far as it matters.
+    pub(super) freed_lately: AtomicU64,
+    pub(super) need: Need,
+    /// The first tier that compaction leaves in peace.
+    pub(super) resting_from: AtomicU8,
+    pub(super) spacing: Spacing,
+    /// How fast content may be moved between tiers, and on each of them.
+    pub(super) rates: Arc<MoveRates>,
+    /// Segments released so far.
+    pub(super) released: AtomicU64,
+}
+
+impl SpaceView {
+    /// Of these parts.
+    pub(crate) fn new(handles: &Handles) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            options: handles.options.clone(),
+            tree: handles.tree.clone(),
+            log: handles.log.clone(),
+            meta: handles.meta.clone(),
+            ledger: handles.ledger.clone(),
+            open_segments: handles.open_segments.clone(),
+            reserved: Arc::new(AtomicU64::new(0)),
+            pending_free: AtomicI64::new(0),
+            freed_lately: AtomicU64::new(0),
+            need: Need::default(),
+            resting_from: AtomicU8::new(u8::MAX),
+            spacing: Spacing::default(),
+            rates: Arc::default(),
+            released: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn release_segment(&self, segment: SegmentId) {
+        self.released.fetch_add(1, Ordering::AcqRel);
+        if let Err(error) = self.pool.release(segment) {
+            tracing::error!(%segment, %error, "a segment could not be released");
+        }
+    }
+
+    /// What lies on a device, or the end of one, from memory.
+    pub(crate) fn load_of(&self, range: SegmentRange) -> DeviceLoad {
+        let mut load = DeviceLoad::default();
+        let mut data_segments = 0;
+        {
+            let ledger = self.ledger.lock();
+            for (_, state) in ledger.segments.iter().filter(|(id, _)| range.contains(**id)) {
+                load.live_bytes += state.live.max(0).unsigned_abs();
+                data_segments += 1;
+            }
+        }
+        let (claimed, _) = self.pool.usage_of(range);
+        let segment = u64::from(self.pool.segment_bytes());
+        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
+        load
+    }
+
+    /// How fast content may be moved.
+    pub(crate) fn rates(&self) -> &Arc<MoveRates> {
+        &self.rates
+    }
+
+    /// Who needs room.
+    pub(crate) fn need(&self) -> &Need {
+        &self.need
+    }
+
+    /// How many segments were released so far.
+    pub(crate) fn releases(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// About what is to be freed, bytes.
+    pub(crate) fn pending_free(&self) -> i64 {
+        self.pending_free.load(Ordering::Relaxed)
+    }
+
+    /// So much more is to be freed, or less.
+    pub(crate) fn add_pending_free(&self, bytes: i64) {
+        self.pending_free.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What is set aside, bytes.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// Sets so many bytes aside, whether there is room or not.
+    pub(crate) fn reserve_always(&self, bytes: u64) -> Reservation {
+        self.reserved.fetch_add(bytes, Ordering::AcqRel);
+        self.given(bytes)
+    }
+
+    /// Sets `bytes` aside if there is room for what is set aside then beside `own`: beyond `leave_free` segments, or what writers
+    /// leave. Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
+    pub(crate) fn try_reserve(&self, bytes: u64, own: u64, leave_free: Option<u64>) -> Option<Reservation> {
+        let taken = self
+            .reserved
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
+                let all = reserved.checked_add(bytes)?;
+                let beside = all.saturating_sub(own);
+                let room = match leave_free {
+                    Some(segments) => self.room_beyond(segments),
+                    None => self.room_for_content(),
+                };
+                (Self::allowance(beside) <= room).then_some(all)
+            });
+        taken.is_ok().then(|| self.given(bytes))
+    }
+
     /// What `bytes` of content may take on the devices at worst in the long run: headers, records, padding.
-    fn allowance(bytes: u64) -> u64 {
+    pub(crate) fn allowance(bytes: u64) -> u64 {
         bytes.saturating_add(bytes / 8)
     }
 
@@ -55,13 +184,13 @@ impl ChunkStore {
     }
 
     /// The same, whatever is set aside.
-    fn content_room(&self) -> u64 {
+    pub(crate) fn content_room(&self) -> u64 {
         self.room_for_content() / 9 * 8
     }
 
     /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes. The last segments are for those who freed
     /// something since the pool was found full: tables and the log move within the reserve, and a small deletion fills no segment.
-    fn room_for_content(&self) -> u64 {
+    pub(crate) fn room_for_content(&self) -> u64 {
         let (reserve, segment) = (self.reserve_segments(), u64::from(self.pool.segment_bytes()));
         let kept = self.kept_beside(reserve);
         let freed = self.freed_lately.load(Ordering::Relaxed);
@@ -106,7 +235,7 @@ impl ChunkStore {
 
     /// Room beyond so many segments, of each copy, bytes. Where these are not free, what is missing of them goes before what
     /// open segments have room for: who fills these takes what compaction would have to write to.
-    fn room_beyond(&self, leave_free: u64) -> u64 {
+    pub(crate) fn room_beyond(&self, leave_free: u64) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
         let room = self.pool.content_room();
         let open = self.open_room();
@@ -115,7 +244,7 @@ impl ChunkStore {
 
     /// Room for content beyond the reserve if the tier of this name kept so many copies, bytes of each. What open segments there
     /// have room for is none: they may have fewer.
-    pub fn room_with_copies(&self, tier: &str, copies: u8) -> u64 {
+    pub(crate) fn room_with_copies(&self, tier: &str, copies: u8) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
         let tiers = self.pool.tiers();
         let is_there = |device: u16| {
@@ -135,7 +264,7 @@ impl ChunkStore {
 
     /// As [`available`](Self::available), if a device ended before these segments; negative room is none. And whether the
     /// pool could still be used then, were it empty: beside reserve, log and metadata an eighth is for content.
-    pub fn available_without(&self, range: SegmentRange) -> (u64, bool) {
+    pub(crate) fn available_without(&self, range: SegmentRange) -> (u64, bool) {
         let segment = u64::from(self.pool.segment_bytes());
         let (free, all) = self.pool.for_content_without(range);
         let open = self.open_segments.all();
@@ -152,7 +281,7 @@ impl ChunkStore {
     /// Room beyond the reserve for what lies on a device that is to leave, as content, bytes of each copy; `joining_bytes`: room
     /// on a device that takes its place. What moves is written anew with all its copies, and the other ones that it had are
     /// brought back meanwhile.
-    pub fn room_for_leaving(&self, device: u16, joining_bytes: u64) -> u64 {
+    pub(crate) fn room_for_leaving(&self, device: u16, joining_bytes: u64) -> u64 {
         let segment = u64::from(self.pool.segment_bytes());
         let devices = self.pool.devices();
         let live = |number: u16| self.load_of(SegmentRange::whole(number)).live_bytes;
@@ -206,7 +335,7 @@ impl ChunkStore {
     }
 
     /// What may be left unused of the segments that so many bytes of chunks are written to.
-    pub fn unused_ends(&self, bytes: u64) -> u64 {
+    pub(crate) fn unused_ends(&self, bytes: u64) -> u64 {
         let segment_bytes = self.pool.segment_bytes();
         let unused = unused_bytes(segment_bytes, CHUNK_BYTES_MAX as u64);
         let usable = u64::from(segment_bytes).saturating_sub(unused).max(1);
@@ -215,7 +344,7 @@ impl ChunkStore {
 
     /// What is set aside for writers, as far as there is room for it now, as [`room_for_leaving`](Self::room_for_leaving) counts
     /// room: to be left when a device goes.
-    pub fn backed_promises(&self) -> u64 {
+    pub(crate) fn backed_promises(&self) -> u64 {
         let promised = Self::allowance(self.reserved.load(Ordering::Acquire));
         promised.min(self.room_for_content())
     }
@@ -231,7 +360,7 @@ impl ChunkStore {
     }
 
     /// What is set aside for writers, bytes of content.
-    pub fn reserved_bytes(&self) -> u64 {
+    pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Acquire)
     }
 
@@ -247,44 +376,6 @@ impl ChunkStore {
         all == 0 || free >= (reserve * eighths).div_ceil(8) + due
     }
 
-    /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free, or what writers leave.
-    pub(crate) fn set_aside(
-        &self,
-        bytes: u64,
-        own: &dyn Fn() -> u64,
-        leave_free: Option<u64>,
-    ) -> Result<Reservation, StoreError> {
-        self.check_running()?;
-        // Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
-        let try_once = || {
-            // Records of new content would only take metadata further beyond what a root can list.
-            if !self.is_listable() {
-                return false;
-            }
-            let own = own();
-            let taken = self
-                .reserved
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
-                    let all = reserved.checked_add(bytes)?;
-                    let beside = all.saturating_sub(own);
-                    let room = match leave_free {
-                        Some(segments) => self.room_beyond(segments),
-                        None => self.room_for_content(),
-                    };
-                    (Self::allowance(beside) <= room).then_some(all)
-                });
-            taken.is_ok()
-        };
-        if try_once() {
-            return Ok(self.given(bytes));
-        }
-        match self.make_room(try_once) {
-            Ok(true) => Ok(self.given(bytes)),
-            Err(error) if self.is_listable() => Err(error),
-            _ => Err(StoreError::NoSpace),
-        }
-    }
-
     /// So much was set aside.
     pub(crate) fn given(&self, bytes: u64) -> Reservation {
         let reserved = self.reserved.clone();
@@ -292,95 +383,5 @@ impl ChunkStore {
             reserved.fetch_sub(bytes, Ordering::AcqRel);
         };
         Reservation::new(bytes, std::sync::Arc::new(give_back))
-    }
-
-    pub(crate) fn measure(&self) -> Space {
-        let segment = u64::from(self.pool.segment_bytes());
-        let counters = self.commit.lock().counters;
-        let positive = |value: i64| u64::try_from(value).unwrap_or(0);
-        let tiers_info = self.pool.tiers();
-        let mut tiers: Vec<TierUsage> = tiers_info
-            .iter()
-            .map(|tier| TierUsage {
-                name: tier.settings.name.clone(),
-                floor_bytes: tier.floor_segments * segment,
-                ..TierUsage::default()
-            })
-            .collect();
-        let (held, emptied) = {
-            let books = self.keeper.lock();
-            let held: BTreeMap<u16, DeviceContent> = books.devices().collect();
-            (held, (books.empty.len() + books.freeing.len()) as u64)
-        };
-        let (mut size_bytes, mut used_bytes) = (0, 0);
-        for device in self.pool.devices() {
-            let Some(tier) = tiers.get_mut(usize::from(device.tier)) else {
-                continue;
-            };
-            let held = held.get(&device.number).copied().unwrap_or_default();
-            let used = u64::from(device.segments.saturating_sub(device.free_segments)) * segment;
-            if device.takes_new {
-                tier.size_bytes += u64::from(device.segments) * segment;
-                tier.used_bytes += used;
-                tier.live_bytes += positive(held.live);
-                tier.metadata_bytes += used.saturating_sub(held.segments * segment);
-            }
-            size_bytes += u64::from(device.segments) * segment;
-            used_bytes += used;
-            tier.devices.push(DeviceUsage {
-                number: device.number,
-                path: device.path,
-                state: device.state.as_str().into(),
-                size_bytes: device.size_bytes,
-                used_bytes: used,
-                live_bytes: positive(held.live),
-                read_errors: device.counters.read_errors,
-                write_errors: device.counters.write_errors,
-                checksum_errors: device.counters.checksum_errors,
-                reads: device.counters.reads,
-                writes: device.counters.writes,
-                read_bytes: device.counters.read_bytes,
-                written_bytes: device.counters.write_bytes,
-                draining: device.draining,
-            });
-        }
-        let metadata_bytes = self.meta.live_bytes() + self.log.bytes();
-        Space {
-            size_bytes,
-            used_bytes,
-            logical_bytes: Space::logical(
-                positive(counters.unique),
-                positive(counters.blocks),
-                positive(counters.unique_blocks),
-            ),
-            unique_bytes: positive(counters.unique),
-            stored_bytes: positive(counters.stored) + metadata_bytes,
-            chunk_stored_bytes: positive(counters.stored),
-            metadata_bytes,
-            pending_free_bytes: positive(self.pending_free.load(Ordering::Relaxed)) + emptied * segment,
-            reserve_bytes: self.reserve_segments() * segment,
-            segment_bytes: segment,
-            room_bytes: self.content_room(),
-            set_aside_bytes: self.reserved.load(Ordering::Acquire),
-            available_bytes: self.available(),
-            chunks: positive(counters.chunks),
-            tiers,
-            memory: self.memory(),
-        }
-    }
-
-    /// What the store takes in RAM.
-    pub fn memory(&self) -> StoreMemory {
-        let usage = self.tree.usage();
-        StoreMemory {
-            record_bytes: usage.memory_bytes as u64,
-            table_bytes: usage.cache_bytes as u64,
-            append_bytes: self.open_segments.memory_bytes() as u64,
-        }
-    }
-
-    /// What is known of segments, and of chunks that are on their way or held, bytes.
-    pub fn ledger_bytes(&self) -> u64 {
-        self.keeper.lock().memory_bytes()
     }
 }

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use super::tier_room::TierRoom;
-use crate::{buffers::BUFFER_BYTES, store::ChunkStore};
+use super::{accounting::SpaceView, tier_room::TierRoom};
+use crate::buffers::BUFFER_BYTES;
 
 /// Tiers that are told apart; those behind share the last.
 const TIERS: usize = 8;
@@ -34,9 +34,9 @@ impl Spacing {
     }
 }
 
-impl ChunkStore {
+impl SpaceView {
     /// From now on compaction leaves this many nanoseconds between two reads of a device of the tier; 0: none.
-    pub fn set_spacing(&self, tier: u8, nanoseconds: u64) {
+    pub(crate) fn set_spacing(&self, tier: u8, nanoseconds: u64) {
         self.spacing.of(tier).store(nanoseconds, Relaxed);
     }
 

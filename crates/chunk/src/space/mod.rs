@@ -4,12 +4,13 @@
 
 mod accounting;
 mod device_pacing;
+mod landing;
 mod need;
 mod placement;
+mod pressure;
 mod tier_room;
 
-pub(crate) use accounting::unused_bytes;
-pub(crate) use device_pacing::Spacing;
-pub(crate) use need::{Need, Waiting};
+pub(crate) use accounting::{SpaceView, unused_bytes};
+pub(crate) use need::Waiting;
 pub(crate) use placement::StreamKey;
 pub(crate) use tier_room::TierRoom;

@@ -6,17 +6,42 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Need {
     /// Who waits for room, or makes it.
-    pub(crate) waiting: AtomicUsize,
+    waiting: AtomicUsize,
     /// Turns of work for it that were begun.
-    pub(crate) turns: AtomicU64,
+    turns: AtomicU64,
     /// Segments that new content took, so that what others were quicker to take counts as brought back.
-    pub(crate) taken: AtomicU64,
+    taken: AtomicU64,
 }
 
 impl Need {
     /// New content took so many segments.
     pub fn took(&self, segments: usize) {
         self.taken.fetch_add(segments as u64, Ordering::AcqRel);
+    }
+
+    /// Waits from now on.
+    pub fn wait(&self) -> Waiting<'_> {
+        Waiting::of(&self.waiting)
+    }
+
+    /// How many wait for room, or make it.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Turns of work for it that were begun so far.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Acquire)
+    }
+
+    /// Begins one; its number.
+    pub fn begin_turn(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Segments that new content took so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
     }
 
     /// Whether somebody waits.

@@ -1,6 +1,5 @@
 //! `StreamKey`: appends of one kind share a segment.
 
-
 use terrace_pool::TierChoice;
 use terrace_store::{Flow, Placement};
 

@@ -7,13 +7,6 @@
 //! the more was written over, the emptier are the segments by then, so not much earlier either (F2FS, Lee et al. 2015, cleans
 //! on demand in the same way).
 
-use std::sync::atomic::Ordering::Relaxed;
-
-use terrace_pool::TierInfo;
-
-use super::placement::StreamKey;
-use crate::store::ChunkStore;
-
 /// Of the live content, the part that garbage must be for compaction to win much.
 const WORTH_PART: u64 = 8;
 /// Of a tier, the part beyond its floor below which it is compacted, and the part below which that waits for nobody.
@@ -23,17 +16,22 @@ const PRESSED_PART: u64 = 32;
 /// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TierRoom {
-    segments: u64,
-    free: u64,
+    pub(super) segments: u64,
+    pub(super) free: u64,
     /// Free segments that are not for what lands.
-    floor: u64,
-    segment_bytes: u64,
+    pub(super) floor: u64,
+    pub(super) segment_bytes: u64,
     /// Committed and pending content.
-    live_bytes: u64,
-    garbage_bytes: u64,
+    pub(super) live_bytes: u64,
+    pub(super) garbage_bytes: u64,
 }
 
 impl TierRoom {
+    /// At least so many segments stay free.
+    pub(super) fn raise_floor(&mut self, segments: u64) {
+        self.floor = self.floor.max(segments);
+    }
+
     /// Beyond its floor, segments.
     fn beyond(&self) -> u64 {
         self.free.saturating_sub(self.floor)
@@ -115,72 +113,6 @@ impl TierRoom {
     pub fn is_above(&self, mark: f64) -> bool {
         let used = self.segments.saturating_sub(self.free);
         used.saturating_sub(self.garbage_segments()) as f64 >= mark * self.segments as f64
-    }
-}
-
-impl ChunkStore {
-    /// The tier where small writes land, if too little room is there for so many bytes. On the last one that is room beyond the
-    /// reserve of the pool: there is no other place for them.
-    pub(crate) fn short_tier_for(&self, bytes: u64, garbage_part: u64) -> Option<u8> {
-        let tiers = self.pool.tiers();
-        let at = self.landing_tier(StreamKey::Random, &tiers)?;
-        if at >= usize::from(self.resting_from()) {
-            return None;
-        }
-        let rooms = self.rooms_of(&tiers);
-        let (mut room, tier) = (*rooms.get(at)?, tiers.get(at)?);
-        let is_last = at + 1 >= tiers.len();
-        if is_last {
-            room.floor = room.floor.max(self.reserve_segments());
-        }
-        let mark = if is_last { 1.0 } else { tier.landing_mark };
-        (!room.has_room_for(bytes, garbage_part, mark)).then_some(at as u8)
-    }
-
-    /// The room of each tier, fastest first.
-    pub(crate) fn tier_rooms(&self) -> Vec<TierRoom> {
-        self.rooms_of(&self.pool.tiers())
-    }
-
-    pub(crate) fn rooms_of(&self, tiers: &[TierInfo]) -> Vec<TierRoom> {
-        let segment_bytes = u64::from(self.pool.segment_bytes());
-        let mut content = vec![(0, 0); tiers.len()];
-        let place = |device: u16| {
-            let tier = self.pool.tier_of(device).filter(|_| self.pool.takes_new(device));
-            tier.map(usize::from)
-        };
-        // What can still be appended is no garbage.
-        for open in self.open_segments.all() {
-            let room = open.room() as u64;
-            for copy in &open.copies {
-                if let Some((taken, _)) = place(copy.device).and_then(|tier| content.get_mut(tier)) {
-                    *taken += room;
-                }
-            }
-        }
-        let devices: Vec<_> = self.keeper.lock().devices().collect();
-        let pending = self.pending_free.load(Relaxed).max(0).unsigned_abs();
-        let mut segments = vec![0; tiers.len()];
-        for (device, held) in devices {
-            let Some(tier) = place(device) else { continue };
-            if let (Some((_, live)), Some(segments)) = (content.get_mut(tier), segments.get_mut(tier)) {
-                *live += (held.live + held.pending).max(0).unsigned_abs();
-                *segments += held.segments;
-            }
-        }
-        let all = tiers.iter().zip(content).zip(segments);
-        all.map(|((tier, (open, held_bytes)), data)| {
-            let live_bytes = held_bytes.saturating_sub(pending);
-            TierRoom {
-                segments: tier.segments,
-                free: tier.free_segments,
-                floor: tier.floor_segments,
-                segment_bytes,
-                live_bytes,
-                garbage_bytes: (data * segment_bytes).saturating_sub(live_bytes + open),
-            }
-        })
-        .collect()
     }
 }
 

@@ -4,23 +4,26 @@
 //! and the others refer to it; a dedup hint is believed only when the chunk's own record has the same hash. What is stored
 //! apart is found by nobody else: it may have to be written over without its content living on.
 
-use std::{
-    ops::Range,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
+use terrace_meta::Tree;
+use terrace_pool::Pool;
 use terrace_store::{
     CHUNK_BYTES_MAX, ChunkId, Compression, Dedup, Piece, Placement, StoreError, Trial, Written,
 };
 
 use crate::{
+    Handles, Options,
+    admission::Admission,
     buffers::Chunk,
+    catalog::Catalog,
     encoding::{ChunkHeader, ChunkRecord, JOINED, Scratch, block_sums, compression, dedup_key},
     errors::meta_error,
-    ledger::{Claim, PinGuard},
-    space::StreamKey,
-    store::ChunkStore,
+    ledger::{Claim, Ledger, PinGuard},
+    space::{SpaceView, StreamKey},
+    stop::Stop,
+    worker_pool::Crew,
 };
 
 /// Batches of at least this much content are spread over threads, bytes.
@@ -60,9 +63,45 @@ impl Looked {
 const RUN_BYTES: usize = 256 * 1024;
 const RUN_PIECES: Range<usize> = 4..33;
 
-impl ChunkStore {
+/// Makes chunks of content.
+pub(crate) struct ChunkWriter {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: Options,
+    pub(super) tree: Arc<Tree>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) crew: Arc<Crew>,
+    pub(super) stop: Arc<Stop>,
+    pub(super) space: Arc<SpaceView>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) scratch: Mutex<Vec<Scratch>>,
+}
+
+impl ChunkWriter {
+    /// Of these parts.
+    pub(crate) fn new(
+        handles: &Handles,
+        stop: &Arc<Stop>,
+        space: &Arc<SpaceView>,
+        catalog: &Arc<Catalog>,
+        admission: &Arc<Admission>,
+    ) -> Self {
+        Self {
+            pool: handles.pool.clone(),
+            options: handles.options.clone(),
+            tree: handles.tree.clone(),
+            ledger: handles.ledger.clone(),
+            crew: handles.crew.clone(),
+            stop: stop.clone(),
+            space: space.clone(),
+            catalog: catalog.clone(),
+            admission: admission.clone(),
+            scratch: Mutex::default(),
+        }
+    }
+
     pub(crate) fn write_pieces(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
-        self.check_running()?;
+        self.stop.check_running()?;
         for piece in pieces {
             if piece.content.is_empty() || piece.content.len() > CHUNK_BYTES_MAX {
                 return Err(StoreError::Invalid(format!(
@@ -141,15 +180,18 @@ impl ChunkStore {
             return result;
         }
         let floor = match piece.privileged {
-            true => self.last_segments(),
-            false => self.reserve_segments(),
+            true => self.space.last_segments(),
+            false => self.space.reserve_segments(),
         };
         for _ in 0..ATTEMPTS {
             if !matches!(result, Err(StoreError::NoSpace)) {
                 break;
             }
-            let copies = self.copies_at_most();
-            if !self.make_room(|| self.pool.free_for_content() >= floor + copies)? {
+            let copies = self.space.copies_at_most();
+            if !self
+                .admission
+                .make_room(|| self.pool.free_for_content() >= floor + copies)?
+            {
                 break;
             }
             // Others may be quicker to take it.
@@ -174,7 +216,7 @@ impl ChunkStore {
             Some(Known::Nothing { flushed }) => Some(flushed),
             None => None,
         };
-        let _claimed = match self.keeper.claim(hash) {
+        let _claimed = match self.ledger.claim(hash) {
             Claim::Known(id, pin) => return Ok(Written::new(id, true, pin)),
             Claim::Mine(claimed) => claimed,
         };
@@ -216,10 +258,13 @@ impl ChunkStore {
         };
         let id = ChunkId(u64::from_le_bytes(id));
         // Held first, looked at then: a chunk that is held cannot go away any more.
-        let Some(pin) = self.keeper.pin(id) else {
+        let Some(pin) = self.ledger.pin(id) else {
             return Ok(None);
         };
-        let equal = self.record(id)?.is_some_and(|record| record.hash == *hash);
+        let equal = self
+            .catalog
+            .record(id)?
+            .is_some_and(|record| record.hash == *hash);
         Ok(equal.then_some((id, pin)))
     }
 
@@ -236,7 +281,7 @@ impl ChunkStore {
         } else {
             &scratch.output[..]
         };
-        let id = ChunkId(self.next_chunk.fetch_add(1, Ordering::AcqRel));
+        let id = self.catalog.take_chunk_id();
         let header = ChunkHeader {
             id,
             owner: piece.owner,
@@ -261,15 +306,15 @@ impl ChunkStore {
             header: &header,
             payload,
         };
-        self.append(key, piece.privileged, &chunk, &mut |locations| {
-            if let Some(mut record) = record.take() {
-                record.locations = locations;
-                pin = Some(self.keeper.enter(id, record, piece.dedup != Dedup::Apart));
-            }
-        })?;
-        self.unlogged_bytes
-            .fetch_add(u64::from(header.payload), Ordering::Relaxed);
-        self.note_written(u64::from(header.payload));
+        self.admission
+            .append(key, piece.privileged, &chunk, &mut |locations| {
+                if let Some(mut record) = record.take() {
+                    record.locations = locations;
+                    pin = Some(self.ledger.enter(id, record, piece.dedup != Dedup::Apart));
+                }
+            })?;
+        self.catalog.note_unlogged(header.payload);
+        self.space.note_written(u64::from(header.payload));
         let pin = pin.ok_or(StoreError::NoSpace)?;
         Ok(Written::new(id, false, pin))
     }
@@ -281,6 +326,7 @@ mod tests {
     use terrace_store::{Batch, Compression, Dedup, Flow, Owner, Store};
 
     use super::*;
+    use crate::ChunkStore;
     use crate::{Options, store_in_memory::store_in_memory};
 
     fn store() -> Arc<ChunkStore> {
@@ -315,7 +361,7 @@ mod tests {
         for in_tables in [false, true] {
             let at = usize::from(in_tables);
             // One writer looks; before he writes, another one has committed the same, and let it go.
-            let mut looked = store.find_many(&pieces, &hashes).unwrap();
+            let mut looked = store.chunk_writer().find_many(&pieces, &hashes).unwrap();
             let written = store.write_chunks(&pieces[at..=at]).unwrap().remove(0);
             let first = written.id;
             let mut batch = Batch::new();
@@ -329,6 +375,7 @@ mod tests {
             assert!(matches!(known, Some(Known::Nothing { .. })));
             let mut scratch = Scratch::default();
             let second = store
+                .chunk_writer()
                 .write_piece(&pieces[at], &hashes[at], known, &mut scratch)
                 .unwrap();
             assert_eq!(second.id, first, "stored twice, in tables: {in_tables}");

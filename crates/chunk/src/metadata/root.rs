@@ -13,11 +13,8 @@ use terrace_log::LogPosition;
 use terrace_meta::Extent;
 use terrace_pool::{Pool, ROOT_BYTES_MAX};
 
-use super::{
-    totals::Counters,
-    version::{FORMAT_NEWEST, FORMAT_OLDEST},
-};
-use crate::metadata::MetaStorage;
+use super::storage::MetaStorage;
+use crate::encoding::{Counters, FORMAT_NEWEST, FORMAT_OLDEST};
 
 /// What a root says.
 pub struct Root {

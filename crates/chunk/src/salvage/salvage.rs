@@ -22,6 +22,9 @@ use super::survey::Survey;
 use crate::{
     ChunkStore, Options,
     encoding::{EntryPlace, TablePlace, decode_batches},
+    metadata::replay_start,
+    reading::read_found,
+    recovery::open_for_salvage,
 };
 
 /// Roots that are tried, newest first.
@@ -82,7 +85,7 @@ impl Salvaged {
         let unquestioned = slots.first().cloned().filter(|_| sound);
         let mut roots: Vec<(u64, Vec<u8>)> = slots
             .into_iter()
-            .filter_map(|payload| Some((crate::encoding::replay_start(&payload).ok()?, payload)))
+            .filter_map(|payload| Some((replay_start(&payload).ok()?, payload)))
             .chain(survey.roots.iter().cloned())
             .collect();
         roots.sort_by_key(|(sequence, _)| std::cmp::Reverse(*sequence));
@@ -185,7 +188,7 @@ impl Salvaged {
     /// About how many bytes of content there are.
     pub fn content_bytes(&self) -> u64 {
         match &self.base {
-            Base::Store(store) => u64::try_from(store.commit.lock().counters.unique).unwrap_or(0),
+            Base::Store(store) => u64::try_from(store.totals().unique).unwrap_or(0),
             Base::Tables(_) => {
                 let mut last = None;
                 let first_of_id = self
@@ -266,7 +269,7 @@ impl Salvaged {
             (!own, std::cmp::Reverse(place.owner.checkpoint))
         });
         for place in places {
-            match ChunkStore::read_found(&self.pool, &place) {
+            match read_found(&self.pool, &place) {
                 Ok((hash, content)) if expected.is_none_or(|expected| expected == hash) => {
                     return Ok(content.into());
                 }
@@ -280,8 +283,10 @@ impl Salvaged {
 
 /// Opens the store as a root says; `None` when that is impossible.
 fn try_root(pool: &Arc<Pool>, payload: &[u8], options: &Options) -> Option<Tried> {
-    let (store, broken) = ChunkStore::open_for_salvage(pool.clone(), options.clone(), payload).ok()?;
+    let (handles, start, broken) = open_for_salvage(pool.clone(), options.clone(), payload).ok()?;
+    let store = Arc::new(ChunkStore::assemble(handles, start));
     let lacking = store
+        .handles()
         .tree
         .unreadable()
         .into_iter()

@@ -5,15 +5,16 @@
 //! verified when it is read); memory is in proportion to what is found, never to what a header claims; a segment is
 //! read a small number of times at most, whatever its bytes claim, so that a hostile image cannot hold the survey up.
 
-use crate::{
-    encoding::{ChunkPlace, EntryPlace, TablePlace},
-    reading::{Thing, Walk},
-};
 use std::collections::{BTreeMap, HashMap};
 
 use terrace_pool::{Pool, SegmentId};
 use terrace_store::ChunkId;
 
+use crate::{
+    encoding::{ChunkPlace, EntryPlace, TablePlace},
+    metadata::replay_start,
+    reading::{Thing, Walk},
+};
 
 /// Copies of roots that are kept: the newest ones.
 const ROOTS_MAX: usize = 256;
@@ -72,7 +73,7 @@ impl Survey {
                         }
                     }
                     Thing::Root(payload) => {
-                        if let Ok(sequence) = crate::encoding::replay_start(&payload) {
+                        if let Ok(sequence) = replay_start(&payload) {
                             let sum = *blake3::hash(&payload).as_bytes();
                             roots.insert((sequence, sum), payload);
                             if roots.len() > ROOTS_MAX {

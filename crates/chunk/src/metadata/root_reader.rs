@@ -5,11 +5,11 @@ use std::sync::Arc;
 use terrace_pool::Pool;
 use terrace_store::StoreError;
 
-use crate::{
-    Options,
-    encoding::{Root, decode_root, version, version_of},
-    errors::damaged,
+use super::{
+    root::{Root, decode_root, version_of},
+    storage::MetaStorage,
 };
+use crate::{Options, encoding::version, errors::damaged};
 
 pub(crate) fn tree_options(options: &Options, pool: &Pool) -> terrace_meta::Options {
     let table_bytes = terrace_meta::Options::default()
@@ -37,4 +37,24 @@ pub(crate) fn read_root(pool: &Arc<Pool>, payload: &[u8]) -> Result<Root, StoreE
         _ => {}
     }
     decode_root(pool.clone(), payload).map_err(|error| damaged(format!("root record: {error}")))
+}
+
+/// What is to be said where the pool cannot be opened without the metadata that missing devices alone have; `None` if they have none.
+pub(crate) fn metadata_is_away(pool: &Pool, meta: &MetaStorage) -> Option<StoreError> {
+    let devices = pool.devices();
+    let describe = |number: u16| match devices.iter().find(|device| device.number == number) {
+        Some(device) => format!("device {number} (last seen as {})", device.path),
+        None => format!("device {number}"),
+    };
+    let on: Vec<String> = meta.devices_out_of_reach().into_iter().map(describe).collect();
+    let (on, name) = (on.join(" and "), pool.name());
+    (!on.is_empty()).then(|| {
+        StoreError::Device(
+            format!(
+                "metadata that pool '{name}' cannot be opened without lies only on {on}, which is missing; no content was changed: bring it \
+                 back and type 'terrace start {name}', or save what is left with 'terrace verify {name} --rebuild NEWPOOL'"
+            )
+            .into(),
+        )
+    })
 }
