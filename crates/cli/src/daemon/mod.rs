@@ -28,9 +28,10 @@ use terrace_store::StoreError;
 
 pub use crate::daemon::support::{device_paths, failed as failure_of};
 use crate::{
+    client::{Accepted, Readiness, launch},
     crash::{Crashes, Watch},
     daemon::support::{Parameters, failed},
-    machine::{Accepted, KeptEvents, KnownPool, Places, Readiness, Registry, launch},
+    machine::{KeptEvents, KnownPool, Places, Registry},
 };
 use blocks::Blocks;
 pub use blocks::clear_dead as clear_dead_blocks;
@@ -163,7 +164,7 @@ fn start<'a>(places: &'a Places, pool: &'a str, accepted: Accepted) -> Result<St
 /// Takes the pool's lock. One that is held by a process that is gone is waited for: its last threads are ending, or
 /// a command just looks whether it is held.
 fn take_lock(path: &Path) -> std::io::Result<Result<RunLock, Option<ProcessId>>> {
-    let deadline = Instant::now() + crate::machine::PATIENCE;
+    let deadline = Instant::now() + crate::client::PATIENCE;
     loop {
         match RunLock::acquire(path)? {
             Err(holder)

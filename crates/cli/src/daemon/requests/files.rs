@@ -160,7 +160,7 @@ impl Daemon {
         loop {
             match exchange.receive()? {
                 Message::Item(item) => {
-                    let entry: TreeEntry = crate::machine::decode(item)?;
+                    let entry: TreeEntry = crate::client::decode(item)?;
                     writer
                         .write(&entry, exchange)
                         .map_err(|error| error.into_failure(&fail))?;
