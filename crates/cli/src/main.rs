@@ -5,6 +5,7 @@
 //! without `--yes` or a question answered.
 
 mod arguments;
+mod client;
 mod commands;
 mod crash;
 mod daemon;

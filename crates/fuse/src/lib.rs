@@ -4,13 +4,16 @@
 //! bits, O_TMPFILE, statx, opens that cost no message) and a small, constant cost per request.
 //!
 //! ```text
-//! kernel ── device ── session, crew (threads) ── protocol (bytes ↔ requests) ── server (requests → dataset)
+//! kernel ── transport (device, rings) ── serving (threads) ── protocol (bytes ↔ requests) ── server (requests → content)
 //! ```
 
 mod content;
+mod errno;
 mod mount;
+mod options;
 pub mod protocol;
 mod server;
+mod serving;
 mod transport;
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -19,10 +22,12 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use content::{DatasetPast, Files, Past, PastView, VOLUME_NAME, VOLUME_OBJECT, VolumeFile, split_name};
-pub use mount::{
-    FuseError, LoopDevice, LoopError, MOUNT_KIND, MemoryCount, MountEntry, MountOptions, Session,
-    UnmountMode, check_available, clear_stale, mount, mount_at, mounts, tell_read_only,
+pub use content::{
+    Content, DatasetPast, Files, Past, PastView, VOLUME_NAME, VOLUME_OBJECT, VolumeFile, split_name,
 };
-pub use server::Content;
+pub use mount::{
+    FuseError, LoopDevice, LoopError, MOUNT_KIND, MountEntry, Session, UnmountMode, check_available,
+    clear_stale, mount, mount_at, mounts, tell_read_only,
+};
+pub use options::{MemoryCount, MountOptions};
 pub use transport::{RingSwitch, ring_switch};

@@ -12,8 +12,9 @@ use terrace_control::Failure;
 
 use crate::{
     arguments::{Arguments, Command, DebugCommand, names},
+    client::{Accepted, Client},
     daemon,
-    machine::{Accepted, Client, Places},
+    machine::Places,
 };
 
 /// What every command needs.
@@ -180,7 +181,7 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             regions: true,
             from,
             limit,
-        } => done(watch::heat::regions(session, &path, from, limit)),
+        } => done(data::where_is::regions(session, &path, from, limit)),
         Command::Where { path, .. } => done(data::where_is::where_is(session, &path)),
         Command::Pin {
             path,

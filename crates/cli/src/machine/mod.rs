@@ -1,19 +1,13 @@
-//! The machine: where pools, sockets and mounts are, and how daemons are started and asked.
+//! The machine: where pools, sockets and mounts are, what is written down of them, and output to the terminal.
 
-mod client;
 mod kept_events;
-pub(crate) mod launch;
-mod local_path;
 pub(crate) mod output;
 mod places;
 mod registry;
 mod tree_copy;
 mod volume_interface;
 
-pub(crate) use client::{ANSWER_PATIENCE, Client, Unanswered, decode, unreachable};
 pub(crate) use kept_events::KeptEvents;
-pub(crate) use launch::{Accepted, PATIENCE, Readiness};
-pub(crate) use local_path::check_answers;
 pub(crate) use places::{Places, check_pool_name, make_private, own_ids, replace_file};
 pub(crate) use registry::{
     KnownAttachment, KnownBlocks, KnownIdentity, KnownMount, KnownPool, KnownService, KnownTls, Registry,

@@ -7,6 +7,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::Value;
 use terrace_control::{Failure, Progress};
 use terrace_device::format_size;
 
@@ -37,6 +38,16 @@ pub fn count(number: impl TryInto<u64>, thing: &str) -> String {
         1 => format!("1 {thing}"),
         number => format!("{number} {thing}s"),
     }
+}
+
+/// Bytes of a JSON answer.
+pub fn size(value: &Value) -> String {
+    format_size(value.as_u64().unwrap_or(0))
+}
+
+/// A number of a JSON answer, to one place.
+pub fn decimal(value: &Value) -> String {
+    format!("{:.1}", value.as_f64().unwrap_or(0.0))
 }
 
 /// Prints rows under a heading, columns aligned; `right` are the columns of numbers.

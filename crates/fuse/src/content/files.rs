@@ -1,10 +1,21 @@
 //! `Files`: what a mount changes. A dataset's filesystem is one; a front end that shows something else as files (volumes to be
 //! attached to loop devices, say) can be another.
 
+use std::sync::Arc;
+
 use terrace_dataset::{
     AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FileKind, Filesystem,
     FsError, RenameMode, SetAttributes, Tree, WriteDone,
 };
+
+/// What a mount shows.
+#[derive(Clone)]
+pub enum Content {
+    /// A filesystem that can be changed.
+    Live(Arc<dyn Files>),
+    /// A state that can only be read.
+    ReadOnly(Arc<dyn Tree>),
+}
 
 /// A filesystem that can be changed. The kernel has checked permissions before any of this is called
 /// (`Context::trusted`).

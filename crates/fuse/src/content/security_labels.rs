@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use terrace_dataset::FsError;
 
-use crate::server::Errno;
+use crate::errno::Errno;
 
 const LABEL: &[u8] = b"security.selinux";
 /// The filesystems that the kernel knows: `selinuxfs` is one if SELinux is compiled in and was not turned off at boot.

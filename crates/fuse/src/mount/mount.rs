@@ -21,8 +21,11 @@ use rustix::{
     net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
 };
 
-use super::{error::FuseError, mount_table, options::MountOptions};
-use crate::transport::{Connection, DEVICE_PATH, uring_entry};
+use super::{error::FuseError, mount_table};
+use crate::{
+    options::MountOptions,
+    transport::{Connection, DEVICE_PATH, uring_entry},
+};
 
 /// The type that mounts have in the mount table.
 pub const MOUNT_KIND: &str = "fuse.terrace";

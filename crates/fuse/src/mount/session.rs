@@ -17,19 +17,17 @@ use super::{
     error::FuseError,
     mount::{self, UnmountMode},
     mount_table::{self, MountEntry},
-    options::MountOptions,
 };
 use crate::{
-    content::Past,
+    content::{Content, Past},
+    options::MountOptions,
     protocol::{
         Dialect, Negotiated, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, Wishes, feature, negotiate,
         notification, parse,
     },
-    server::{Content, Server},
-    transport::{
-        Connection, Crew, Received, RequestBuffer, Serving, invalidate_inode, notify, read_loop, uring_entry,
-        uring_threads,
-    },
+    server::Server,
+    serving::{Crew, Serving, read_loop, uring_threads},
+    transport::{Connection, Received, RequestBuffer, invalidate_inode, notify, uring_entry},
 };
 
 /// How long it is just waited when a mount was taken away.
@@ -78,8 +76,14 @@ fn start(
     let device_minor = mount_table::mount_at(directory)?.map_or(0, |entry| entry.device.1);
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let server = Server::new(content, past, options, negotiated);
-    let crew = Crew::new(cores.div_ceil(4), options.threads_max);
-    let serving = Arc::new(Serving::new(server, connection, crew));
+    let places = cores.div_ceil(4);
+    let crew = Crew::new(places, options.threads_max);
+    let serving = Arc::new(Serving::new(
+        server,
+        connection,
+        crew,
+        options.memory_count.bytes().clone(),
+    ));
     // Others follow as they are needed.
     read_loop::start(&serving)?;
     let rings = negotiated
@@ -90,7 +94,7 @@ fn start(
         Some(Err(error)) => tracing::warn!("no requests through io_uring: {error}"),
         None => {}
     }
-    if serving.rings().is_none() && serving.crew.places() > 1 {
+    if serving.rings().is_none() && places > 1 {
         read_loop::start(&serving)?;
     }
     Ok(Session {
@@ -170,12 +174,12 @@ impl Session {
     /// What the mount takes of memory for requests, threads and objects that the kernel knows, bytes; with that of all others of the
     /// pool, where they are counted together.
     pub fn memory_bytes(&self) -> u64 {
-        self.serving.memory_count.load(Ordering::Relaxed)
+        self.serving.memory_count().load(Ordering::Relaxed)
     }
 
     /// Live objects that the kernel knows at the moment.
     pub fn known_objects(&self) -> usize {
-        self.serving.server.known_objects()
+        self.serving.server().known_objects()
     }
 
     /// Waits until the mount is gone.
@@ -224,7 +228,7 @@ impl Session {
 
     /// Changes the options of the mount that can be changed while it is there. To read only, what was done before is made durable.
     pub fn remount(&self, now: &MountOptions, wanted: &MountOptions) -> Result<(), FuseError> {
-        let server = &self.serving.server;
+        let server = self.serving.server();
         // The kernel goes by them before the call returns.
         server.set_modes(wanted);
         let told = match self.is_here() {
@@ -249,7 +253,7 @@ impl Session {
 
     /// The options of the mount were changed by others, who told the kernel: the server heeds them as well.
     pub fn set_modes(&self, options: &MountOptions) {
-        self.serving.server.set_modes(options);
+        self.serving.server().set_modes(options);
     }
 
     /// Whether it is mounted where it was, as far as this process sees. Otherwise only open files or another mount namespace
@@ -267,7 +271,7 @@ impl Session {
 
     /// Has what still uses the mount get ENOTCONN from now on, as if its server had ended.
     pub fn cut_off(&self) {
-        self.serving.server.cut_off();
+        self.serving.server().cut_off();
     }
 
     /// Refuses as [`unmount`](Self::unmount) would with [`UnmountMode::IfUnused`], and changes nothing.
@@ -325,15 +329,15 @@ impl Session {
     /// knows the object no more. False if it does not know it now: release it.
     #[must_use]
     pub fn keep(&self, object: u64) -> bool {
-        !self.is_ended() && self.serving.server.hold(object)
+        !self.is_ended() && self.serving.server().hold(object)
     }
 
     /// Tells the kernel that an object's attributes, and its content if `content`, changed other than through the
     /// mount. Must not be called while serving a request.
     pub fn invalidate_object(&self, object: u64, content: bool) -> Result<(), FuseError> {
-        self.serving.server.outdate(Some(object));
+        self.serving.server().outdate(Some(object));
         let content = content.then_some(0..0);
-        Ok(invalidate_inode(&self.serving.connection, object, content)?)
+        Ok(invalidate_inode(self.serving.connection(), object, content)?)
     }
 
     /// Tells the kernel that what `name` in `directory` is changed other than through the mount.
@@ -350,18 +354,18 @@ impl Session {
     /// Tells the kernel to look up every name again (after a rollback). Needs Linux 6.16; unmounting and mounting
     /// does the same on older ones.
     pub fn invalidate_all(&self) -> Result<(), FuseError> {
-        self.serving.server.outdate(None);
+        self.serving.server().outdate(None);
         self.notify(ReplyBuffer::new(), notification::INCREASE_EPOCH)
             .map_err(|_| FuseError::TooOld("be told that all names changed"))
     }
 
     fn notify(&self, message: ReplyBuffer, code: i32) -> Result<(), FuseError> {
-        Ok(notify(&self.serving.connection, message, code)?)
+        Ok(notify(self.serving.connection(), message, code)?)
     }
 
     /// Whether a feature of the protocol (`protocol::feature`) is in use.
     pub fn uses(&self, features: u64) -> bool {
-        self.serving.server.negotiated().has(features)
+        self.serving.server().negotiated().has(features)
     }
 
     /// Whether requests come through io_uring.

@@ -295,47 +295,6 @@ fn parse_body<'a>(
         op::GETATTR => Request::GetAttributes,
         op::SETATTR => Request::SetAttributes(parse_set_attributes(body)?),
         op::READLINK => Request::ReadLink,
-        op::SYMLINK => Request::SymbolicLink {
-            name: body.name()?,
-            target: body.text()?,
-        },
-        op::MKNOD => {
-            let (mode, device, umask) = (body.u32()?, body.u32()?, body.u32()?);
-            body.skip(4)?;
-            Request::MakeNode {
-                mode,
-                device,
-                umask,
-                name: body.name()?,
-            }
-        }
-        op::MKDIR => Request::MakeDirectory {
-            mode: body.u32()?,
-            umask: body.u32()?,
-            name: body.name()?,
-        },
-        op::UNLINK => Request::Unlink { name: body.name()? },
-        op::RMDIR => Request::RemoveDirectory { name: body.name()? },
-        op::RENAME => Request::Rename {
-            to_node: body.u64()?,
-            flags: 0,
-            name: body.name()?,
-            to_name: body.name()?,
-        },
-        op::RENAME2 => {
-            let (to_node, flags) = (body.u64()?, body.u32()?);
-            body.skip(4)?;
-            Request::Rename {
-                to_node,
-                flags,
-                name: body.name()?,
-                to_name: body.name()?,
-            }
-        }
-        op::LINK => Request::Link {
-            node: body.u64()?,
-            name: body.name()?,
-        },
         op::OPEN => Request::Open {
             flags: body.u32()?,
             kill_privileges: body.u32()? & OPEN_KILL_SUIDGID != 0,
@@ -375,21 +334,6 @@ fn parse_body<'a>(
         }
         op::RELEASEDIR => Request::ReleaseDirectory,
         op::ACCESS => Request::Access { mask: body.u32()? },
-        op::CREATE => {
-            let (flags, mode, umask) = (body.u32()?, body.u32()?, body.u32()?);
-            body.skip(4)?;
-            Request::Create {
-                flags,
-                mode,
-                umask,
-                name: body.name()?,
-            }
-        }
-        op::TMPFILE => Request::TemporaryFile {
-            flags: body.u32()?,
-            mode: body.u32()?,
-            umask: body.u32()?,
-        },
         op::INTERRUPT => Request::Interrupt { unique: body.u64()? },
         op::DESTROY => Request::Destroy,
         op::IOCTL => {
@@ -436,6 +380,69 @@ fn parse_body<'a>(
             Request::Statx { mask: body.u32()? }
         }
         op::SYNCFS => Request::SyncFs,
+        _ => return parse_name_change(operation, body),
+    })
+}
+
+/// What makes, moves and removes names.
+fn parse_name_change(operation: u32, mut body: Cursor<'_>) -> Result<Request<'_>, ProtocolError> {
+    Ok(match operation {
+        op::SYMLINK => Request::SymbolicLink {
+            name: body.name()?,
+            target: body.text()?,
+        },
+        op::MKNOD => {
+            let (mode, device, umask) = (body.u32()?, body.u32()?, body.u32()?);
+            body.skip(4)?;
+            Request::MakeNode {
+                mode,
+                device,
+                umask,
+                name: body.name()?,
+            }
+        }
+        op::MKDIR => Request::MakeDirectory {
+            mode: body.u32()?,
+            umask: body.u32()?,
+            name: body.name()?,
+        },
+        op::UNLINK => Request::Unlink { name: body.name()? },
+        op::RMDIR => Request::RemoveDirectory { name: body.name()? },
+        op::RENAME => Request::Rename {
+            to_node: body.u64()?,
+            flags: 0,
+            name: body.name()?,
+            to_name: body.name()?,
+        },
+        op::RENAME2 => {
+            let (to_node, flags) = (body.u64()?, body.u32()?);
+            body.skip(4)?;
+            Request::Rename {
+                to_node,
+                flags,
+                name: body.name()?,
+                to_name: body.name()?,
+            }
+        }
+        op::LINK => Request::Link {
+            node: body.u64()?,
+            name: body.name()?,
+        },
+        op::CREATE => {
+            let (flags, mode, umask) = (body.u32()?, body.u32()?, body.u32()?);
+            body.skip(4)?;
+            Request::Create {
+                flags,
+                mode,
+                umask,
+                name: body.name()?,
+            }
+        }
+        op::TMPFILE => Request::TemporaryFile {
+            flags: body.u32()?,
+            mode: body.u32()?,
+            umask: body.u32()?,
+        },
         _ => Request::Unknown,
     })
 }

@@ -2,9 +2,13 @@
 
 use terrace_dataset::{DirectoryEntry, FIRST_COOKIE, Tree};
 
-use super::{Errno, Server, attributes::type_bits, lookup::own_entry};
+use super::{
+    handles::HiddenNames,
+    nodes::{Nodes, own_entry},
+};
 use crate::{
-    content::{CONTROL_NODE, Files, PastObject, Place, SNAPSHOTS_NAME, SNAPSHOTS_NODE, inode_of},
+    content::{CONTROL_NODE, Files, PastObject, Place, SNAPSHOTS_NAME, SNAPSHOTS_NODE, inode_of, type_bits},
+    errno::Errno,
     protocol::{DirectoryWriter, EntryValues, Header, ROOT_NODE, ReplyBuffer},
 };
 
@@ -20,200 +24,205 @@ fn directory_type() -> u32 {
     libc::S_IFDIR >> 12
 }
 
-impl Server {
-    pub(super) fn read_directory(
-        &self,
-        header: &Header,
-        from: u64,
-        size: u32,
-        plus: bool,
-        reply: &mut ReplyBuffer,
-    ) -> Result<(), Errno> {
-        let node = header.node;
-        let place = self.place(node)?;
-        let (inode, parent) = self.inodes_of(node, &place)?;
-        let mut writer = DirectoryWriter::new(reply, size, plus);
-        let nothing = EntryValues::default();
-        // Whoever did not want it goes on with the names from the start.
-        let from = if from == HIDDEN_COOKIE { 0 } else { from };
-        if from == 0
-            && let Some((name, inode)) = self.hidden.take(header.pid, node)
-        {
-            writer.add(inode, HIDDEN_COOKIE, directory_type(), &name, &nothing);
-            return Ok(());
-        }
-        // The kernel makes no use of attributes of these two.
-        if from < SELF_COOKIE && !writer.add(inode, SELF_COOKIE, directory_type(), b".", &nothing) {
-            return Ok(());
-        }
-        if from < PARENT_COOKIE && !writer.add(parent, PARENT_COOKIE, directory_type(), b"..", &nothing) {
-            return Ok(());
-        }
-        match &place {
-            Place::Control => {
-                if from < FIRST_COOKIE {
-                    let entry = own_entry(SNAPSHOTS_NODE);
-                    writer.add(
-                        SNAPSHOTS_NODE,
-                        FIRST_COOKIE,
-                        directory_type(),
-                        SNAPSHOTS_NAME,
-                        &entry,
-                    );
-                }
-                Ok(())
-            }
-            Place::Snapshots => self.list_snapshots(from, &mut writer),
-            Place::Live(dir) => match &self.live {
-                Some(live) if plus => self.list_with_attributes(live.as_ref(), *dir, from, &mut writer),
-                _ => self.list(self.tree.as_ref(), *dir, from, plus, None, &mut writer),
-            },
-            Place::Past(past) => self.list(
-                past.view.tree.as_ref(),
-                past.object,
-                from,
-                plus,
-                Some(past),
-                &mut writer,
-            ),
-        }
+pub(super) fn read_directory(
+    nodes: &Nodes,
+    hidden: &HiddenNames,
+    header: &Header,
+    from: u64,
+    size: u32,
+    plus: bool,
+    reply: &mut ReplyBuffer,
+) -> Result<(), Errno> {
+    let node = header.node;
+    let place = nodes.place(node)?;
+    let (inode, parent) = inodes_of(nodes, node, &place)?;
+    let mut writer = DirectoryWriter::new(reply, size, plus);
+    let nothing = EntryValues::default();
+    // Whoever did not want it goes on with the names from the start.
+    let from = if from == HIDDEN_COOKIE { 0 } else { from };
+    if from == 0
+        && let Some((name, inode)) = hidden.take(header.pid, node)
+    {
+        writer.add(inode, HIDDEN_COOKIE, directory_type(), &name, &nothing);
+        return Ok(());
     }
-
-    /// The inode numbers of a directory and the one above it.
-    fn inodes_of(&self, node: u64, place: &Place) -> Result<(u64, u64), Errno> {
-        Ok(match place {
-            Place::Live(dir) => (*dir, self.tree.parent(*dir)?),
-            Place::Past(past) => {
-                let parent = past.view.tree.parent(past.object)?;
-                (
-                    past.inode(),
-                    PastObject {
-                        object: parent,
-                        ..past.clone()
-                    }
-                    .inode(),
-                )
-            }
-            Place::Control => (node, ROOT_NODE),
-            Place::Snapshots => (node, CONTROL_NODE),
-        })
+    // The kernel makes no use of attributes of these two.
+    if from < SELF_COOKIE && !writer.add(inode, SELF_COOKIE, directory_type(), b".", &nothing) {
+        return Ok(());
     }
-
-    /// With the attributes of what the kernel does not have already. Of the others it is told the name alone (node 0),
-    /// which leaves what it has as it is and spares both sides most of the work: a directory that is listed again
-    /// since one name was added is the usual case. Should it have dropped one of them meanwhile, it asks when somebody
-    /// uses it.
-    fn list_with_attributes(
-        &self,
-        live: &dyn Files,
-        dir: u64,
-        from: u64,
-        writer: &mut DirectoryWriter<'_>,
-    ) -> Result<(), Errno> {
-        let mut from = if from < FIRST_COOKIE { 0 } else { from };
-        loop {
-            let limit = writer.room().min(ENTRIES_MAX);
-            let entries = live.list(dir, from, limit, &|object| !self.nodes.is_shown(object))?;
-            for (entry, attributes) in &entries {
-                // Before a lookup is counted it must be certain that the entry is sent.
-                if !writer.fits(entry.name.len()) {
-                    return Ok(());
-                }
-                let values = match attributes {
-                    Some(attributes) => self.live_entry(attributes),
-                    None => EntryValues::default(),
-                };
+    if from < PARENT_COOKIE && !writer.add(parent, PARENT_COOKIE, directory_type(), b"..", &nothing) {
+        return Ok(());
+    }
+    match &place {
+        Place::Control => {
+            if from < FIRST_COOKIE {
+                let entry = own_entry(SNAPSHOTS_NODE);
                 writer.add(
-                    entry.object,
-                    entry.cookie,
-                    type_bits(entry.kind) >> 12,
-                    &entry.name,
-                    &values,
+                    SNAPSHOTS_NODE,
+                    FIRST_COOKIE,
+                    directory_type(),
+                    SNAPSHOTS_NAME,
+                    &entry,
                 );
-                from = entry.cookie;
             }
-            if entries.len() < limit {
+            Ok(())
+        }
+        Place::Snapshots => list_snapshots(nodes, from, &mut writer),
+        Place::Live(dir) => match nodes.live_files() {
+            Some(live) if plus => list_with_attributes(nodes, live, *dir, from, &mut writer),
+            _ => list(nodes, nodes.tree(), *dir, from, plus, None, &mut writer),
+        },
+        Place::Past(past) => list(
+            nodes,
+            past.view.tree.as_ref(),
+            past.object,
+            from,
+            plus,
+            Some(past),
+            &mut writer,
+        ),
+    }
+}
+
+/// The inode numbers of a directory and the one above it.
+fn inodes_of(nodes: &Nodes, node: u64, place: &Place) -> Result<(u64, u64), Errno> {
+    Ok(match place {
+        Place::Live(dir) => (*dir, nodes.tree().parent(*dir)?),
+        Place::Past(past) => {
+            let parent = past.view.tree.parent(past.object)?;
+            (
+                past.inode(),
+                PastObject {
+                    object: parent,
+                    ..past.clone()
+                }
+                .inode(),
+            )
+        }
+        Place::Control => (node, ROOT_NODE),
+        Place::Snapshots => (node, CONTROL_NODE),
+    })
+}
+
+/// With the attributes of what the kernel does not have already. Of the others it is told the name alone (node 0),
+/// which leaves what it has as it is and spares both sides most of the work: a directory that is listed again
+/// since one name was added is the usual case. Should it have dropped one of them meanwhile, it asks when somebody
+/// uses it.
+fn list_with_attributes(
+    nodes: &Nodes,
+    live: &dyn Files,
+    dir: u64,
+    from: u64,
+    writer: &mut DirectoryWriter<'_>,
+) -> Result<(), Errno> {
+    let mut from = if from < FIRST_COOKIE { 0 } else { from };
+    loop {
+        let limit = writer.room().min(ENTRIES_MAX);
+        let entries = live.list(dir, from, limit, &|object| !nodes.known().is_shown(object))?;
+        for (entry, attributes) in &entries {
+            // Before a lookup is counted it must be certain that the entry is sent.
+            if !writer.fits(entry.name.len()) {
                 return Ok(());
             }
+            let values = match attributes {
+                Some(attributes) => nodes.live_entry(attributes),
+                None => EntryValues::default(),
+            };
+            writer.add(
+                entry.object,
+                entry.cookie,
+                type_bits(entry.kind) >> 12,
+                &entry.name,
+                &values,
+            );
+            from = entry.cookie;
+        }
+        if entries.len() < limit {
+            return Ok(());
         }
     }
+}
 
-    fn list(
-        &self,
-        tree: &dyn Tree,
-        dir: u64,
-        from: u64,
-        plus: bool,
-        past: Option<&PastObject>,
-        writer: &mut DirectoryWriter<'_>,
-    ) -> Result<(), Errno> {
-        let mut from = if from < FIRST_COOKIE { 0 } else { from };
-        loop {
-            let limit = writer.room().min(ENTRIES_MAX);
-            let entries = tree.read_directory(dir, from, limit)?;
-            for entry in &entries {
-                // Before a lookup is counted it must be certain that the entry is sent.
-                if !writer.fits(entry.name.len()) {
-                    return Ok(());
-                }
-                let inode = match past {
-                    None => entry.object,
-                    Some(past) => PastObject {
-                        object: entry.object,
-                        ..past.clone()
-                    }
-                    .inode(),
-                };
-                let values = if plus {
-                    self.entry_of(tree, entry, past)
-                } else {
-                    EntryValues::default()
-                };
-                writer.add(
-                    inode,
-                    entry.cookie,
-                    type_bits(entry.kind) >> 12,
-                    &entry.name,
-                    &values,
-                );
-                from = entry.cookie;
-            }
-            if entries.len() < limit {
+fn list(
+    nodes: &Nodes,
+    tree: &dyn Tree,
+    dir: u64,
+    from: u64,
+    plus: bool,
+    past: Option<&PastObject>,
+    writer: &mut DirectoryWriter<'_>,
+) -> Result<(), Errno> {
+    let mut from = if from < FIRST_COOKIE { 0 } else { from };
+    loop {
+        let limit = writer.room().min(ENTRIES_MAX);
+        let entries = tree.read_directory(dir, from, limit)?;
+        for entry in &entries {
+            // Before a lookup is counted it must be certain that the entry is sent.
+            if !writer.fits(entry.name.len()) {
                 return Ok(());
             }
-        }
-    }
-
-    /// What the kernel is told of an entry beyond its name; nothing if it was removed in between.
-    fn entry_of(&self, tree: &dyn Tree, entry: &DirectoryEntry, past: Option<&PastObject>) -> EntryValues {
-        match (tree.attributes(entry.object), past) {
-            (Ok(attributes), None) => self.live_entry(&attributes),
-            (Ok(attributes), Some(past)) => self.past_entry(&past.view, &attributes),
-            (Err(_), _) => EntryValues::default(),
-        }
-    }
-
-    fn list_snapshots(&self, from: u64, writer: &mut DirectoryWriter<'_>) -> Result<(), Errno> {
-        let Some(past) = &self.past else { return Ok(()) };
-        let mut names = past.snapshots()?;
-        names.sort_unstable();
-        let skip = (from + 1).saturating_sub(FIRST_COOKIE) as usize;
-        for (index, (name, checkpoint)) in names.iter().enumerate().skip(skip) {
-            let cookie = FIRST_COOKIE + index as u64;
-            // Without attributes: opening the state of every snapshot to list them would not scale.
-            let inode = inode_of(*checkpoint, self.tree.root());
-            if !writer.add(
+            let inode = match past {
+                None => entry.object,
+                Some(past) => PastObject {
+                    object: entry.object,
+                    ..past.clone()
+                }
+                .inode(),
+            };
+            let values = if plus {
+                entry_of(nodes, tree, entry, past)
+            } else {
+                EntryValues::default()
+            };
+            writer.add(
                 inode,
-                cookie,
-                directory_type(),
-                name.as_bytes(),
-                &EntryValues::default(),
-            ) {
-                break;
-            }
+                entry.cookie,
+                type_bits(entry.kind) >> 12,
+                &entry.name,
+                &values,
+            );
+            from = entry.cookie;
         }
-        Ok(())
+        if entries.len() < limit {
+            return Ok(());
+        }
     }
+}
+
+/// What the kernel is told of an entry beyond its name; nothing if it was removed in between.
+fn entry_of(
+    nodes: &Nodes,
+    tree: &dyn Tree,
+    entry: &DirectoryEntry,
+    past: Option<&PastObject>,
+) -> EntryValues {
+    match (tree.attributes(entry.object), past) {
+        (Ok(attributes), None) => nodes.live_entry(&attributes),
+        (Ok(attributes), Some(past)) => nodes.past_entry(&past.view, &attributes),
+        (Err(_), _) => EntryValues::default(),
+    }
+}
+
+fn list_snapshots(nodes: &Nodes, from: u64, writer: &mut DirectoryWriter<'_>) -> Result<(), Errno> {
+    let Some(past) = nodes.past() else { return Ok(()) };
+    let mut names = past.snapshots()?;
+    names.sort_unstable();
+    let skip = (from + 1).saturating_sub(FIRST_COOKIE) as usize;
+    for (index, (name, checkpoint)) in names.iter().enumerate().skip(skip) {
+        let cookie = FIRST_COOKIE + index as u64;
+        // Without attributes: opening the state of every snapshot to list them would not scale.
+        let inode = inode_of(*checkpoint, nodes.tree().root());
+        if !writer.add(
+            inode,
+            cookie,
+            directory_type(),
+            name.as_bytes(),
+            &EntryValues::default(),
+        ) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -226,9 +235,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        mount::MountOptions,
+        content::Content,
+        options::MountOptions,
         protocol::{Header, Negotiated, Request},
-        server::{Answer, Content},
+        server::{Answer, Server},
     };
 
     fn server() -> Server {

@@ -2,9 +2,10 @@
 
 use terrace_dataset::{AttributeMode, SetAttributes};
 
-use super::{Errno, Server};
+use super::nodes::Nodes;
 use crate::{
-    content::{KERNEL, is_administrator},
+    content::{KERNEL, SecurityLabels, is_administrator},
+    errno::Errno,
     protocol::{Header, ReplyBuffer},
 };
 
@@ -38,17 +39,40 @@ fn answer(value: &[u8], size: u32, reply: &mut ReplyBuffer) -> Result<(), Errno>
     Ok(())
 }
 
-impl Server {
-    pub(super) fn get_extended(
+/// Whether there are any, and what is told of labels.
+pub(super) struct ExtendedAttributes {
+    are_offered: bool,
+    labels: SecurityLabels,
+}
+
+impl ExtendedAttributes {
+    pub(super) fn new(are_offered: bool) -> Self {
+        Self {
+            are_offered,
+            labels: SecurityLabels::of_kernel(),
+        }
+    }
+
+    /// Refuses every question where there are none, so that the kernel does not ask again.
+    fn check_offered(&self) -> Result<(), Errno> {
+        match self.are_offered {
+            true => Ok(()),
+            false => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    pub(super) fn get(
         &self,
+        nodes: &Nodes,
         node: u64,
         name: &[u8],
         size: u32,
         reply: &mut ReplyBuffer,
     ) -> Result<(), Errno> {
+        self.check_offered()?;
         check_namespace(name)?;
-        let place = self.place(node)?;
-        let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::ENODATA))?;
+        let place = nodes.place(node)?;
+        let (tree, object) = place.object(nodes.tree()).ok_or(Errno(libc::ENODATA))?;
         let value = tree
             .extended_attribute(object, name)
             .map_err(|error| self.labels.refusal(name, error))?;
@@ -56,14 +80,16 @@ impl Server {
         answer(&value, size, reply)
     }
 
-    pub(super) fn list_extended(
+    pub(super) fn list(
         &self,
+        nodes: &Nodes,
         header: &Header,
         size: u32,
         reply: &mut ReplyBuffer,
     ) -> Result<(), Errno> {
-        let place = self.place(header.node)?;
-        let names = match place.object(self.tree.as_ref()) {
+        self.check_offered()?;
+        let place = nodes.place(header.node)?;
+        let names = match place.object(nodes.tree()) {
             Some((tree, object)) => tree.extended_attributes(object)?,
             None => Vec::new(),
         };
@@ -78,15 +104,17 @@ impl Server {
         answer(&list, size, reply)
     }
 
-    pub(super) fn set_extended(
+    pub(super) fn set(
         &self,
+        nodes: &Nodes,
         node: u64,
         name: &[u8],
         value: &[u8],
         flags: u32,
         kill_setgid: bool,
     ) -> Result<(), Errno> {
-        let (live, object) = self.live(node)?;
+        self.check_offered()?;
+        let (live, object) = nodes.live(node)?;
         check_namespace(name)?;
         let mode = match flags as i32 {
             0 => AttributeMode::Set,
@@ -109,8 +137,9 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn remove_extended(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
-        let (live, object) = self.live(node)?;
+    pub(super) fn remove(&self, nodes: &Nodes, node: u64, name: &[u8]) -> Result<(), Errno> {
+        self.check_offered()?;
+        let (live, object) = nodes.live(node)?;
         check_namespace(name)?;
         Ok(live.remove_extended_attribute(&KERNEL, object, name)?)
     }

@@ -17,9 +17,10 @@ use std::{
 use parking_lot::Mutex;
 use terrace_dataset::{Attributes, FsError};
 
-use super::{Errno, Server, lookup::own_entry};
+use super::nodes::{Nodes, own_entry};
 use crate::{
     content::{CONTROL_NAME, CONTROL_NODE, PastObject, Place, SNAPSHOTS_NODE, inode_of},
+    errno::Errno,
     protocol::{EntryValues, Header, ROOT_NODE, ReplyBuffer},
 };
 
@@ -54,6 +55,29 @@ impl HiddenNames {
         self.waiting.store(list.len(), Ordering::Release);
     }
 
+    /// The entry of a directory whose next listing by `process` shows a hidden name: with another time of change, since
+    /// the kernel keeps listings, and asks again when that differs.
+    fn relisted(
+        &self,
+        process: u32,
+        (directory, mut entry): (u64, EntryValues),
+        name: Vec<u8>,
+        inode: u64,
+    ) -> EntryValues {
+        self.expect(Hidden {
+            process,
+            directory,
+            name,
+            inode,
+        });
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % 1_000_000;
+        let (seconds, nanos) = entry.attributes.modified;
+        entry.attributes.modified = (seconds, (nanos + 1 + turn) % 1_000_000_000);
+        // The true one is asked for before anybody is shown it.
+        entry.attribute_seconds = 0;
+        entry
+    }
+
     /// What a process is to find in a directory besides its names, as (name, inode).
     pub(super) fn take(&self, process: u32, directory: u64) -> Option<(Vec<u8>, u64)> {
         if self.waiting.load(Ordering::Acquire) == 0 {
@@ -84,100 +108,80 @@ fn named(attributes: Attributes) -> Result<Attributes, Errno> {
     }
 }
 
-impl Server {
-    /// LOOKUP of ".": a node by its number.
-    pub(super) fn lookup_itself(&self, node: u64, reply: &mut ReplyBuffer) -> Result<(), Errno> {
-        let entry = match self.place(node)? {
-            Place::Live(object) => self.live_by_number(object)?,
-            Place::Past(past) => self.past_by_number(&past)?,
-            Place::Control | Place::Snapshots if self.past.is_none() => return Err(Errno(libc::ESTALE)),
-            Place::Control | Place::Snapshots => own_entry(node),
-        };
-        reply.entry(&entry);
-        Ok(())
-    }
+/// LOOKUP of ".": a node by its number.
+pub(super) fn lookup_itself(nodes: &Nodes, node: u64, reply: &mut ReplyBuffer) -> Result<(), Errno> {
+    let entry = match nodes.place(node)? {
+        Place::Live(object) => live_by_number(nodes, object)?,
+        Place::Past(past) => past_by_number(nodes, &past)?,
+        Place::Control | Place::Snapshots if nodes.past().is_none() => return Err(Errno(libc::ESTALE)),
+        Place::Control | Place::Snapshots => own_entry(node),
+    };
+    reply.entry(&entry);
+    Ok(())
+}
 
-    /// LOOKUP of "..": the directory above one.
-    pub(super) fn lookup_parent(&self, header: &Header, reply: &mut ReplyBuffer) -> Result<(), Errno> {
-        let node = header.node;
-        let entry = match self.place(node)? {
-            Place::Live(dir) => {
-                named(self.tree.attributes(dir).map_err(stale)?)?;
-                self.live_by_number(self.tree.parent(dir).map_err(stale)?)?
-            }
-            Place::Past(past) if past.object == past.view.tree.root() => {
-                let name = self.name_of_state(past.view.checkpoint)?;
-                let inode = inode_of(past.view.checkpoint, past.object);
-                self.relisted(
-                    header.pid,
-                    (SNAPSHOTS_NODE, own_entry(SNAPSHOTS_NODE)),
-                    name,
-                    inode,
-                )
-            }
-            Place::Past(past) => {
-                let object = past.view.tree.parent(past.object).map_err(stale)?;
-                self.past_by_number(&PastObject { object, ..past })?
-            }
-            Place::Snapshots => own_entry(CONTROL_NODE),
-            Place::Control => {
-                let root = self.live_by_number(ROOT_NODE)?;
-                self.relisted(header.pid, (ROOT_NODE, root), CONTROL_NAME.to_vec(), CONTROL_NODE)
-            }
-        };
-        reply.entry(&entry);
-        Ok(())
-    }
-
-    fn live_by_number(&self, object: u64) -> Result<EntryValues, Errno> {
-        let attributes = named(self.tree.attributes(object).map_err(stale)?)?;
-        let entry = self.live_entry(&attributes);
-        // The kernel has no name of it by this.
-        self.nodes.outdate(object);
-        if object == ROOT_NODE {
-            // It never forgets the root.
-            let _held = self.nodes.forget(object, 1);
+/// LOOKUP of "..": the directory above one.
+pub(super) fn lookup_parent(
+    nodes: &Nodes,
+    hidden: &HiddenNames,
+    header: &Header,
+    reply: &mut ReplyBuffer,
+) -> Result<(), Errno> {
+    let node = header.node;
+    let entry = match nodes.place(node)? {
+        Place::Live(dir) => {
+            named(nodes.tree().attributes(dir).map_err(stale)?)?;
+            live_by_number(nodes, nodes.tree().parent(dir).map_err(stale)?)?
         }
-        Ok(entry)
-    }
+        Place::Past(past) if past.object == past.view.tree.root() => {
+            let name = name_of_state(nodes, past.view.checkpoint)?;
+            let inode = inode_of(past.view.checkpoint, past.object);
+            hidden.relisted(
+                header.pid,
+                (SNAPSHOTS_NODE, own_entry(SNAPSHOTS_NODE)),
+                name,
+                inode,
+            )
+        }
+        Place::Past(past) => {
+            let object = past.view.tree.parent(past.object).map_err(stale)?;
+            past_by_number(nodes, &PastObject { object, ..past })?
+        }
+        Place::Snapshots => own_entry(CONTROL_NODE),
+        Place::Control => {
+            let root = live_by_number(nodes, ROOT_NODE)?;
+            hidden.relisted(header.pid, (ROOT_NODE, root), CONTROL_NAME.to_vec(), CONTROL_NODE)
+        }
+    };
+    reply.entry(&entry);
+    Ok(())
+}
 
-    fn past_by_number(&self, past: &PastObject) -> Result<EntryValues, Errno> {
-        let attributes = named(past.view.tree.attributes(past.object).map_err(stale)?)?;
-        Ok(self.past_entry(&past.view, &attributes))
+fn live_by_number(nodes: &Nodes, object: u64) -> Result<EntryValues, Errno> {
+    let attributes = named(nodes.tree().attributes(object).map_err(stale)?)?;
+    let entry = nodes.live_entry(&attributes);
+    // The kernel has no name of it by this.
+    nodes.known().outdate(object);
+    if object == ROOT_NODE {
+        // It never forgets the root.
+        let _held = nodes.known().forget(object, 1);
     }
+    Ok(entry)
+}
 
-    /// The name in `.terrace/snapshots` by which a state is reached: its snapshot's, or `@@CHECKPOINT`.
-    fn name_of_state(&self, checkpoint: u64) -> Result<Vec<u8>, Errno> {
-        let past = self.past.as_ref().ok_or(Errno(libc::ESTALE))?;
-        let snapshots = past.snapshots()?;
-        let named = snapshots.into_iter().find(|(_, of)| *of == checkpoint);
-        Ok(named
-            .map_or_else(|| format!("@@{checkpoint}"), |(name, _)| name)
-            .into_bytes())
-    }
+fn past_by_number(nodes: &Nodes, past: &PastObject) -> Result<EntryValues, Errno> {
+    let attributes = named(past.view.tree.attributes(past.object).map_err(stale)?)?;
+    Ok(nodes.past_entry(&past.view, &attributes))
+}
 
-    /// The entry of a directory whose next listing by `process` shows a hidden name: with another time of change, since
-    /// the kernel keeps listings, and asks again when that differs.
-    fn relisted(
-        &self,
-        process: u32,
-        (directory, mut entry): (u64, EntryValues),
-        name: Vec<u8>,
-        inode: u64,
-    ) -> EntryValues {
-        self.hidden.expect(Hidden {
-            process,
-            directory,
-            name,
-            inode,
-        });
-        let turn = self.hidden.turn.fetch_add(1, Ordering::Relaxed) % 1_000_000;
-        let (seconds, nanos) = entry.attributes.modified;
-        entry.attributes.modified = (seconds, (nanos + 1 + turn) % 1_000_000_000);
-        // The true one is asked for before anybody is shown it.
-        entry.attribute_seconds = 0;
-        entry
-    }
+/// The name in `.terrace/snapshots` by which a state is reached: its snapshot's, or `@@CHECKPOINT`.
+fn name_of_state(nodes: &Nodes, checkpoint: u64) -> Result<Vec<u8>, Errno> {
+    let past = nodes.past().ok_or(Errno(libc::ESTALE))?;
+    let snapshots = past.snapshots()?;
+    let named = snapshots.into_iter().find(|(_, of)| *of == checkpoint);
+    Ok(named
+        .map_or_else(|| format!("@@{checkpoint}"), |(name, _)| name)
+        .into_bytes())
 }
 
 #[cfg(test)]

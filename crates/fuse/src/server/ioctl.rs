@@ -3,9 +3,10 @@
 
 use terrace_dataset::FileFlags;
 
-use super::{Errno, Server};
+use super::nodes::Nodes;
 use crate::{
     content::KERNEL,
+    errno::Errno,
     protocol::{Header, ReplyBuffer, ioctl::*},
 };
 
@@ -42,53 +43,51 @@ fn number(data: &[u8], at: usize) -> Result<u32, Errno> {
         .ok_or(Errno(libc::EINVAL))
 }
 
-impl Server {
-    pub(super) fn ioctl(
-        &self,
-        header: &Header,
-        command: u32,
-        data: &[u8],
-        out_bytes: u32,
-        reply: &mut ReplyBuffer,
-    ) -> Result<(), Errno> {
-        let unsupported = Errno(libc::EOPNOTSUPP);
-        match command {
-            GET_FLAGS | GET_XATTR | GET_VERSION => {
-                let place = self.place(header.node)?;
-                let (tree, object) = place.object(self.tree.as_ref()).ok_or(Errno(libc::ENOTTY))?;
-                let (flags, extended) = numbers(tree.file_flags(object)?);
-                let mut answer = [0; XATTR_BYTES];
-                let first = match command {
-                    GET_FLAGS => flags,
-                    GET_XATTR => extended,
-                    _ => tree.attributes(object)?.generation,
-                };
-                answer[..4].copy_from_slice(&first.to_ne_bytes());
-                reply.ioctl();
-                reply.bytes(answer.get(..out_bytes as usize).ok_or(Errno(libc::EINVAL))?);
-                Ok(())
-            }
-            SET_FLAGS | SET_XATTR => {
-                let (live, object) = self.live(header.node)?;
-                let wanted = number(data, 0)?;
-                let flags = match command {
-                    SET_FLAGS => flags_of(wanted, |bits| bits.0),
-                    // Sizes of extents and projects: there are none.
-                    _ if (4..XATTR_BYTES)
-                        .step_by(4)
-                        .any(|at| at != 8 && number(data, at) != Ok(0)) =>
-                    {
-                        None
-                    }
-                    _ => flags_of(wanted, |bits| bits.1),
-                };
-                live.set_file_flags(&KERNEL, object, flags.ok_or(unsupported)?)?;
-                // The time of the last change, which the kernel does not take to be another.
-                reply.outdate(header.node);
-                reply.ioctl();
-                Ok(())
-            }
-            _ => Err(Errno(libc::ENOTTY)),
+pub(super) fn ioctl(
+    nodes: &Nodes,
+    header: &Header,
+    command: u32,
+    data: &[u8],
+    out_bytes: u32,
+    reply: &mut ReplyBuffer,
+) -> Result<(), Errno> {
+    let unsupported = Errno(libc::EOPNOTSUPP);
+    match command {
+        GET_FLAGS | GET_XATTR | GET_VERSION => {
+            let place = nodes.place(header.node)?;
+            let (tree, object) = place.object(nodes.tree()).ok_or(Errno(libc::ENOTTY))?;
+            let (flags, extended) = numbers(tree.file_flags(object)?);
+            let mut answer = [0; XATTR_BYTES];
+            let first = match command {
+                GET_FLAGS => flags,
+                GET_XATTR => extended,
+                _ => tree.attributes(object)?.generation,
+            };
+            answer[..4].copy_from_slice(&first.to_ne_bytes());
+            reply.ioctl();
+            reply.bytes(answer.get(..out_bytes as usize).ok_or(Errno(libc::EINVAL))?);
+            Ok(())
         }
+        SET_FLAGS | SET_XATTR => {
+            let (live, object) = nodes.live(header.node)?;
+            let wanted = number(data, 0)?;
+            let flags = match command {
+                SET_FLAGS => flags_of(wanted, |bits| bits.0),
+                // Sizes of extents and projects: there are none.
+                _ if (4..XATTR_BYTES)
+                    .step_by(4)
+                    .any(|at| at != 8 && number(data, at) != Ok(0)) =>
+                {
+                    None
+                }
+                _ => flags_of(wanted, |bits| bits.1),
+            };
+            live.set_file_flags(&KERNEL, object, flags.ok_or(unsupported)?)?;
+            // The time of the last change, which the kernel does not take to be another.
+            reply.outdate(header.node);
+            reply.ioctl();
+            Ok(())
+        }
+        _ => Err(Errno(libc::ENOTTY)),
     }
 }

@@ -1,4 +1,5 @@
-//! `Server`: what each request does to the filesystem. Knows nothing of threads or of how requests arrive.
+//! Server: what each request does to the filesystem. Knows nothing of threads or of how requests arrive. Owns, each with a lock of
+//! its own: what the kernel knows (`Nodes`), names shown once (`HiddenNames`), options that a remount changes (`Modes`).
 //!
 //! Invariants: every request but FORGET gets exactly one reply; what is not live is never changed; a reply that
 //! names a node has counted a lookup for it.
@@ -12,42 +13,24 @@ mod ioctl;
 mod lookup;
 mod modes;
 mod namespace;
+mod nodes;
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
+
+use terrace_dataset::FsError;
 
 use self::{
+    extended::ExtendedAttributes,
     handles::HiddenNames,
     modes::{Changes, Modes},
+    nodes::Nodes,
 };
-use terrace_dataset::{FsError, Tree};
-
 use crate::{
-    content::{
-        CONTROL_NODE, Files, LiveNodes, Past, PastNodes, PastObject, Place, SNAPSHOTS_NODE, SecurityLabels,
-        VIRTUAL, numbered,
-    },
-    mount::MountOptions,
-    protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ReplyBuffer, Request, feature},
+    content::{Content, Past},
+    errno::Errno,
+    options::MountOptions,
+    protocol::{FOPEN_KEEP_CACHE, Header, Negotiated, ROOT_NODE, ReplyBuffer, Request, feature},
 };
-
-/// How long the kernel may rely on names and attributes, seconds: we are the only writer, and tell it of the
-/// changes that do not come through it.
-const TRUST_SECONDS: u64 = 365 * 24 * 3600;
-/// The same for names that stand for past states: snapshots come and go.
-const PAST_TRUST_SECONDS: u64 = 1;
-
-/// A positive Linux error number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl From<FsError> for Errno {
-    fn from(error: FsError) -> Self {
-        if let FsError::Io(cause) = &error {
-            tracing::warn!("input/output error: {cause}");
-        }
-        Errno(error.errno())
-    }
-}
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,15 +41,6 @@ pub enum Answer {
     Error(Errno),
     /// There is no reply.
     Silence,
-}
-
-/// What a mount shows.
-#[derive(Clone)]
-pub enum Content {
-    /// A filesystem that can be changed.
-    Live(Arc<dyn Files>),
-    /// A state that can only be read.
-    ReadOnly(Arc<dyn Tree>),
 }
 
 /// The nodes whose attributes the kernel no longer relies on once a request is answered: what it changes, and the time of
@@ -94,19 +68,11 @@ fn outdated(node: u64, request: &Request<'_>) -> [Option<u64>; 2] {
 
 /// Serves requests on one filesystem.
 pub struct Server {
-    tree: Arc<dyn Tree>,
-    live: Option<Arc<dyn Files>>,
-    past: Option<Arc<dyn Past>>,
-    /// Where memory of the mount counts, bytes.
-    memory_count: Arc<AtomicU64>,
-    nodes: LiveNodes,
-    past_nodes: PastNodes,
+    nodes: Nodes,
     hidden: HiddenNames,
     modes: Modes,
-    labels: SecurityLabels,
+    extended: ExtendedAttributes,
     negotiated: Negotiated,
-    /// Whether there are extended attributes.
-    extended: bool,
 }
 
 impl Server {
@@ -117,23 +83,12 @@ impl Server {
         options: &MountOptions,
         negotiated: Negotiated,
     ) -> Self {
-        let (tree, live): (Arc<dyn Tree>, _) = match content {
-            Content::Live(filesystem) => (filesystem.clone(), Some(filesystem)),
-            Content::ReadOnly(tree) => (tree, None),
-        };
-        let memory_count = options.memory_count.0.clone();
         Self {
-            tree,
-            live,
-            past,
-            nodes: LiveNodes::counted_in(&memory_count),
-            memory_count,
-            past_nodes: PastNodes::default(),
+            nodes: Nodes::new(content, past, options.memory_count.bytes()),
             hidden: HiddenNames::default(),
             modes: Modes::new(options),
-            labels: SecurityLabels::of_kernel(),
+            extended: ExtendedAttributes::new(options.extended_attributes),
             negotiated,
-            extended: options.extended_attributes,
         }
     }
 
@@ -142,34 +97,33 @@ impl Server {
         &self.negotiated
     }
 
-    /// Where memory of the mount counts, bytes.
-    pub fn memory_count(&self) -> Arc<AtomicU64> {
-        self.memory_count.clone()
-    }
-
     /// How many live objects the kernel knows.
     pub fn known_objects(&self) -> usize {
-        self.nodes.len()
+        self.nodes.known().len()
     }
 
     /// Does what a request asks. `reply` is empty.
     pub fn handle(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+        let nodes = &self.nodes;
         match request {
             Request::Forget { lookups } => {
-                self.forget(header.node, lookups);
+                nodes.forget(header.node, lookups);
                 Answer::Silence
             }
             Request::BatchForget(items) => {
                 items
                     .iter()
-                    .for_each(|(node, lookups)| self.forget(node, lookups));
+                    .for_each(|(node, lookups)| nodes.forget(node, lookups));
                 Answer::Silence
             }
             _ if self.modes.is_cut_off() => Answer::Error(Errno(libc::ENOTCONN)),
             request => {
                 let outdated = outdated(header.node, &request);
                 let changes = Changes::of(&request);
-                let mut done = self.answer(header, request, reply);
+                let mut done = match changes {
+                    Changes::Nothing => self.ask(header, request, reply),
+                    _ => self.change(header, request, reply),
+                };
                 if done.is_ok() && self.modes.makes_durable(changes) {
                     done = self.settle(changes, reply);
                 }
@@ -181,7 +135,7 @@ impl Server {
                 outdated
                     .into_iter()
                     .flatten()
-                    .for_each(|node| self.nodes.outdate(node));
+                    .for_each(|node| nodes.known().outdate(node));
                 answer
             }
         }
@@ -191,96 +145,36 @@ impl Server {
     /// again.
     pub fn outdate(&self, object: Option<u64>) {
         match object {
-            Some(object) => self.nodes.outdate(object),
-            None => self.nodes.outdate_all(),
+            Some(object) => self.nodes.known().outdate(object),
+            None => self.nodes.known().outdate_all(),
         }
     }
 
-    fn answer(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Result<(), Errno> {
-        let node = header.node;
+    /// Answers what changes nothing that a remount could ask to be durable ([`Changes::Nothing`]).
+    fn ask(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Result<(), Errno> {
+        let (node, nodes) = (header.node, &self.nodes);
         match request {
-            Request::Lookup { name: b"." } => self.lookup_itself(node, reply),
-            Request::Lookup { name: b".." } => self.lookup_parent(header, reply),
-            Request::Lookup { name } => self.lookup(node, name, reply),
-            Request::GetAttributes => self.get_attributes(node, reply),
-            Request::Statx { .. } => self.statx(node, reply),
-            Request::SetAttributes(change) => self.set_attributes(header, &change, reply),
-            Request::ReadLink => self.read_link(node, reply),
-            Request::StatFs => self.statfs(reply),
+            Request::Lookup { name: b"." } => handles::lookup_itself(nodes, node, reply),
+            Request::Lookup { name: b".." } => handles::lookup_parent(nodes, &self.hidden, header, reply),
+            Request::Lookup { name } => lookup::lookup(nodes, node, name, reply),
+            Request::GetAttributes => attributes::get_attributes(nodes, node, reply),
+            Request::Statx { .. } => attributes::statx(nodes, node, reply),
+            Request::ReadLink => attributes::read_link(nodes, node, reply),
+            Request::StatFs => attributes::statfs(nodes, reply),
             Request::Read {
                 offset,
                 size,
                 read_flags,
                 ..
-            } => self.read(header, offset, size, read_flags, reply),
-            Request::Write {
-                offset,
-                data,
-                write_flags,
-                flags,
-            } => self.write(header, offset, data, write_flags, flags, reply),
-            // The kernel, once told that there is no CREATE, sends MKNOD and opens without asking: no RELEASE either.
-            Request::Create { .. } if self.negotiated.has(feature::NO_OPEN_SUPPORT) => {
-                Err(Errno(libc::ENOSYS))
-            }
-            Request::Create {
-                flags,
-                mode,
-                umask,
-                name,
-            } => self.create(header, name, flags, mode, umask, reply),
-            Request::TemporaryFile { mode, umask, .. } => self.temporary(header, mode, umask, reply),
-            Request::MakeNode {
-                mode,
-                device,
-                umask,
-                name,
-            } => self.make_node(header, name, mode, device, umask, reply),
-            Request::MakeDirectory { mode, umask, name } => {
-                self.make_directory(header, name, mode, umask, reply)
-            }
-            Request::SymbolicLink { name, target } => self.symbolic_link(header, name, target, reply),
-            Request::Link { node: from, name } => self.link(from, node, name, reply),
-            Request::Unlink { name } => self.unlink(node, name),
-            Request::RemoveDirectory { name } => self.remove_directory(node, name),
-            Request::Rename {
-                to_node,
-                flags,
-                name,
-                to_name,
-            } => self.rename(header, name, to_node, to_name, flags),
+            } => data::read(nodes, &self.modes, header, offset, size, read_flags, reply),
             Request::ReadDirectory { offset, size, plus } => {
-                self.read_directory(header, offset, size, plus, reply)
+                directory::read_directory(nodes, &self.hidden, header, offset, size, plus, reply)
             }
-            Request::Fsync { .. } | Request::FsyncDirectory { .. } => self.fsync(node),
-            Request::SyncFs => self.fsync(crate::protocol::ROOT_NODE),
-            Request::Fallocate { offset, length, mode } => self.allocate(header, offset, length, mode, reply),
-            Request::Seek { offset, whence } => self.seek(node, offset, whence, reply),
-            Request::CopyRange {
-                offset,
-                to_node,
-                to_offset,
-                length,
-                wide,
-            } => self.copy_range(header, offset, (to_node, to_offset), length, wide, reply),
-            Request::GetExtended { .. }
-            | Request::ListExtended { .. }
-            | Request::SetExtended { .. }
-            | Request::RemoveExtended { .. }
-                if !self.extended =>
-            {
-                // The kernel does not ask again.
-                Err(Errno(libc::ENOSYS))
-            }
-            Request::GetExtended { name, size } => self.get_extended(node, name, size, reply),
-            Request::ListExtended { size } => self.list_extended(header, size, reply),
-            Request::SetExtended {
-                name,
-                value,
-                flags,
-                kill_setgid,
-            } => self.set_extended(node, name, value, flags, kill_setgid),
-            Request::RemoveExtended { name } => self.remove_extended(node, name),
+            Request::Fsync { .. } | Request::FsyncDirectory { .. } => data::fsync(nodes, node),
+            Request::SyncFs => data::fsync(nodes, ROOT_NODE),
+            Request::Seek { offset, whence } => data::seek(nodes, node, offset, whence, reply),
+            Request::GetExtended { name, size } => self.extended.get(nodes, node, name, size, reply),
+            Request::ListExtended { size } => self.extended.list(nodes, header, size, reply),
             // The kernel, once told that these do not exist, opens without asking: two messages less per file.
             Request::Open { .. } if self.negotiated.has(feature::NO_OPEN_SUPPORT) => Err(Errno(libc::ENOSYS)),
             Request::OpenDirectory if self.negotiated.has(feature::NO_OPENDIR_SUPPORT) => {
@@ -295,93 +189,116 @@ impl Server {
                 command,
                 data,
                 out_bytes,
-            } => self.ioctl(header, command, data, out_bytes, reply),
+            } => ioctl::ioctl(nodes, header, command, data, out_bytes, reply),
             // FLUSH, ACCESS, INTERRUPT and whatever we do not know: the kernel stops asking. (Our operations are
             // short, so that there is nothing to interrupt; permissions it checks itself.)
-            Request::Flush
-            | Request::Access { .. }
-            | Request::Interrupt { .. }
-            | Request::Init(_)
-            | Request::Unknown
-            | Request::Forget { .. }
-            | Request::BatchForget(_) => Err(Errno(libc::ENOSYS)),
+            _ => Err(Errno(libc::ENOSYS)),
         }
+    }
+
+    /// Does what changes names, content or attributes.
+    fn change(&self, header: &Header, request: Request<'_>, reply: &mut ReplyBuffer) -> Result<(), Errno> {
+        let (node, nodes) = (header.node, &self.nodes);
+        match request {
+            Request::SetAttributes(change) => attributes::set_attributes(nodes, header, &change, reply),
+            Request::Write {
+                offset,
+                data,
+                write_flags,
+                flags,
+            } => data::write(nodes, header, offset, data, write_flags, flags, reply),
+            // The kernel, once told that there is no CREATE, sends MKNOD and opens without asking: no RELEASE either.
+            Request::Create { .. } if self.negotiated.has(feature::NO_OPEN_SUPPORT) => {
+                Err(Errno(libc::ENOSYS))
+            }
+            Request::Create {
+                flags,
+                mode,
+                umask,
+                name,
+            } => namespace::create(nodes, header, name, flags, mode, umask, reply),
+            Request::TemporaryFile { mode, umask, .. } => {
+                namespace::temporary(nodes, header, mode, umask, reply)
+            }
+            Request::MakeNode {
+                mode,
+                device,
+                umask,
+                name,
+            } => namespace::make_node(nodes, header, name, mode, device, umask, reply),
+            Request::MakeDirectory { mode, umask, name } => {
+                namespace::make_directory(nodes, header, name, mode, umask, reply)
+            }
+            Request::SymbolicLink { name, target } => {
+                namespace::symbolic_link(nodes, header, name, target, reply)
+            }
+            Request::Link { node: from, name } => namespace::link(nodes, from, node, name, reply),
+            Request::Unlink { name } => namespace::unlink(nodes, node, name),
+            Request::RemoveDirectory { name } => namespace::remove_directory(nodes, node, name),
+            Request::Rename {
+                to_node,
+                flags,
+                name,
+                to_name,
+            } => namespace::rename(nodes, header, name, to_node, to_name, flags),
+            Request::Fallocate { offset, length, mode } => {
+                data::allocate(nodes, header, offset, length, mode, reply)
+            }
+            Request::CopyRange {
+                offset,
+                to_node,
+                to_offset,
+                length,
+                wide,
+            } => data::copy_range(nodes, header, offset, (to_node, to_offset), length, wide, reply),
+            Request::SetExtended {
+                name,
+                value,
+                flags,
+                kill_setgid,
+            } => self.extended.set(nodes, node, name, value, flags, kill_setgid),
+            Request::RemoveExtended { name } => self.extended.remove(nodes, node, name),
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    /// Makes what a request has just done durable. If that fails the caller gets an error, and does not hear of what was
+    /// made.
+    fn settle(&self, changes: Changes, reply: &ReplyBuffer) -> Result<(), Errno> {
+        let settled = self.nodes.sync();
+        if settled.is_err()
+            && changes == (Changes::Names { made: true })
+            && let Some(node) = reply.payload().first_chunk::<8>()
+        {
+            self.nodes.forget(u64::from_ne_bytes(*node), 1);
+        }
+        Ok(settled?)
     }
 
     /// Lets go of everything the kernel knew, when the mount has ended.
     pub fn end(&self) {
-        let held = self.nodes.clear();
-        if let Some(live) = &self.live {
-            held.into_iter().for_each(|object| live.release(object));
-        }
-        self.past_nodes.clear();
-    }
-
-    fn forget(&self, node: u64, lookups: u64) {
-        if node & VIRTUAL != 0 {
-            self.past_nodes.forget(node, lookups);
-        } else if self.nodes.forget(node, lookups)
-            && let Some(live) = &self.live
-        {
-            live.release(node);
-        }
-    }
-
-    /// Keeps an object that has no name any more until the kernel forgets it.
-    fn keep(&self, live: &dyn Files, object: u64) {
-        if !self.nodes.hold(object) {
-            live.release(object);
-        }
+        self.nodes.clear();
     }
 
     /// Takes over one hold of an object that has no name any more; false if the kernel does not know it, or it is held
     /// already.
     #[must_use]
     pub fn hold(&self, object: u64) -> bool {
-        self.live.is_some() && self.nodes.hold(object)
+        self.nodes.hold(object)
     }
 
-    fn place(&self, node: u64) -> Result<Place, Errno> {
-        if node & VIRTUAL == 0 {
-            return Ok(Place::Live(node));
-        }
-        match node {
-            CONTROL_NODE => Ok(Place::Control),
-            SNAPSHOTS_NODE => Ok(Place::Snapshots),
-            _ => match self.past_nodes.get(node) {
-                Some(past) => Ok(Place::Past(past)),
-                None => self.forgotten(node),
-            },
-        }
+    /// Takes over what a remount changes.
+    pub fn set_modes(&self, options: &MountOptions) {
+        self.modes.set(options);
     }
 
-    /// The place of a past node that the kernel has forgotten, and has from a file handle now.
-    fn forgotten(&self, node: u64) -> Result<Place, Errno> {
-        let stale = Errno(libc::ESTALE);
-        let past = self.past.as_ref().ok_or(stale)?;
-        let numbered = numbered(node).ok_or(stale)?;
-        let view = match past.held(numbered.checkpoint, numbered.mask) {
-            Err(FsError::NotFound) => return Err(stale),
-            view => view?,
-        };
-        let object = numbered.object;
-        Ok(Place::Past(PastObject { view, object }))
+    /// Has every request fail from now on with ENOTCONN, as if the server had ended: another mount takes its place.
+    pub fn cut_off(&self) {
+        self.modes.cut_off();
     }
 
-    /// The filesystem and the object in it that a node stands for, if both can be changed.
-    fn live(&self, node: u64) -> Result<(&dyn Files, u64), Errno> {
-        match &self.live {
-            Some(live) if node & VIRTUAL == 0 => Ok((live.as_ref(), node)),
-            _ => Err(Errno(libc::EROFS)),
-        }
-    }
-
-    /// Refuses changes to the name by which past states are reached.
-    fn check_name(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
-        if self.is_control_name(node, name) {
-            Err(Errno(libc::EPERM))
-        } else {
-            Ok(())
-        }
+    /// Makes everything done so far durable.
+    pub fn sync(&self) -> Result<(), FsError> {
+        self.nodes.sync()
     }
 }

@@ -3,13 +3,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use terrace_dataset::FsError;
-
-use super::{Errno, Server};
-use crate::{
-    mount::MountOptions,
-    protocol::{ReplyBuffer, Request},
-};
+use crate::{options::MountOptions, protocol::Request};
 
 const SYNC: u8 = 1;
 const SYNC_NAMES: u8 = 2;
@@ -65,7 +59,8 @@ impl Modes {
         modes
     }
 
-    fn set(&self, options: &MountOptions) {
+    /// Takes over what a remount changes.
+    pub(super) fn set(&self, options: &MountOptions) {
         let bits = [
             (options.sync, SYNC),
             (options.sync_names, SYNC_NAMES),
@@ -73,6 +68,11 @@ impl Modes {
         ];
         let bits = bits.into_iter().filter(|(set, _)| *set);
         self.bits.store(bits.map(|(_, bit)| bit).sum(), Ordering::Relaxed);
+    }
+
+    /// Every request fails from now on.
+    pub(super) fn cut_off(&self) {
+        self.bits.fetch_or(CUT_OFF, Ordering::Relaxed);
     }
 
     fn has(&self, bits: u8) -> bool {
@@ -94,38 +94,5 @@ impl Modes {
             Changes::Names { .. } => self.has(SYNC | SYNC_NAMES),
             Changes::Object => self.has(SYNC),
         }
-    }
-}
-
-impl Server {
-    /// Takes over what a remount changes.
-    pub fn set_modes(&self, options: &MountOptions) {
-        self.modes.set(options);
-    }
-
-    /// Has every request fail from now on with ENOTCONN, as if the server had ended: another mount takes its place.
-    pub fn cut_off(&self) {
-        self.modes.bits.fetch_or(CUT_OFF, Ordering::Relaxed);
-    }
-
-    /// Makes everything done so far durable.
-    pub fn sync(&self) -> Result<(), FsError> {
-        match &self.live {
-            Some(live) => live.sync(self.tree.root()),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes what a request has just done durable. If that fails the caller gets an error, and does not hear of what was
-    /// made.
-    pub(super) fn settle(&self, changes: Changes, reply: &ReplyBuffer) -> Result<(), Errno> {
-        let settled = self.sync();
-        if settled.is_err()
-            && changes == (Changes::Names { made: true })
-            && let Some(node) = reply.payload().first_chunk::<8>()
-        {
-            self.forget(u64::from_ne_bytes(*node), 1);
-        }
-        Ok(settled?)
     }
 }

@@ -23,6 +23,8 @@ pub const DEVICE_PATH: &str = "/dev/fuse";
 /// `_IOR(229, 0, uint32_t)`.
 const IOCTL_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 const PAGE_BYTES: usize = 4096;
+/// After so long without a request the memory of long ones is given back.
+pub const REST: Duration = Duration::from_secs(1);
 
 /// What a read of the device gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,10 @@ use std::{
 use io_uring::squeue::Entry128;
 use terrace_device::Uring;
 
-use super::{dispatch::REST, kernel_device::Connection, uring_memory::RingMemory};
+use super::{
+    kernel_device::{Connection, REST},
+    uring_memory::RingMemory,
+};
 
 /// The kernel's switch; off by default, and its owner's to set.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";

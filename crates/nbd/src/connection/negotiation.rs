@@ -13,7 +13,6 @@ use std::{
 
 use terrace_dataset::BlockDevice;
 
-use super::stream::Terms;
 use crate::wire::{
     ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, EXPORT_CAN_MULTI_CONN, EXPORT_HAS_FLAGS, EXPORT_READ_ONLY,
     EXPORT_SEND_CACHE, EXPORT_SEND_DF, EXPORT_SEND_FAST_ZERO, EXPORT_SEND_FLUSH, EXPORT_SEND_FUA,
@@ -22,7 +21,7 @@ use crate::wire::{
     OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS,
     OPT_STRUCTURED_REPLY, OPTION_BYTES_MAX, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX, REP_ACK,
     REP_ERR_INVALID, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
-    REP_META_CONTEXT, REP_SERVER,
+    REP_META_CONTEXT, REP_SERVER, Terms,
 };
 
 /// Most options on one connection; a client that has not chosen an export by then is let go.
@@ -118,17 +117,11 @@ pub fn negotiate(
                 let _ = reply(stream, option, REP_ACK, b"");
                 return Ok(Outcome::Closed);
             }
-            OPT_STARTTLS => match security {
-                Security::Plain => reply(stream, option, REP_ERR_UNSUP, b"this server has no TLS")?,
-                Security::Tls => reply(stream, option, REP_ERR_INVALID, b"this is TLS already")?,
-                Security::TlsWanted if !data.is_empty() => {
-                    reply(stream, option, REP_ERR_INVALID, b"STARTTLS takes no data")?;
-                }
-                Security::TlsWanted => {
-                    reply(stream, option, REP_ACK, b"")?;
+            OPT_STARTTLS => {
+                if start_tls(stream, option, security, &data)? {
                     return Ok(Outcome::StartTls);
                 }
-            },
+            }
             // This option cannot be answered with an error.
             OPT_EXPORT_NAME if security == Security::TlsWanted => return Ok(Outcome::Closed),
             _ if security == Security::TlsWanted => {
@@ -150,15 +143,7 @@ pub fn negotiate(
                 return Ok(Outcome::Transmit(export, terms));
             }
             OPT_LIST if !data.is_empty() => reply(stream, option, REP_ERR_INVALID, b"LIST takes no data")?,
-            OPT_LIST => {
-                for name in exports.names() {
-                    let mut entry = Vec::with_capacity(4 + name.len());
-                    entry.extend((name.len() as u32).to_be_bytes());
-                    entry.extend(name.as_bytes());
-                    reply(stream, option, REP_SERVER, &entry)?;
-                }
-                reply(stream, option, REP_ACK, b"")?;
-            }
+            OPT_LIST => list(stream, option, exports)?,
             OPT_INFO | OPT_GO => {
                 if let Some((name, export)) = information(stream, option, &data, exports, &terms)?
                     && option == OPT_GO
@@ -196,6 +181,29 @@ pub fn negotiate(
         }
     }
     Ok(Outcome::Closed)
+}
+
+/// Answers STARTTLS; whether TLS begins now.
+fn start_tls(stream: &mut impl Write, option: u32, security: Security, data: &[u8]) -> io::Result<bool> {
+    let (kind, words): (u32, &[u8]) = match security {
+        Security::Plain => (REP_ERR_UNSUP, b"this server has no TLS"),
+        Security::Tls => (REP_ERR_INVALID, b"this is TLS already"),
+        Security::TlsWanted if !data.is_empty() => (REP_ERR_INVALID, b"STARTTLS takes no data"),
+        Security::TlsWanted => (REP_ACK, b""),
+    };
+    reply(stream, option, kind, words)?;
+    Ok(kind == REP_ACK)
+}
+
+/// Answers LIST.
+fn list(stream: &mut impl Write, option: u32, exports: &dyn Exports) -> io::Result<()> {
+    for name in exports.names() {
+        let mut entry = Vec::with_capacity(4 + name.len());
+        entry.extend((name.len() as u32).to_be_bytes());
+        entry.extend(name.as_bytes());
+        reply(stream, option, REP_SERVER, &entry)?;
+    }
+    reply(stream, option, REP_ACK, b"")
 }
 
 /// Answers INFO or GO; the export if the answer was good.

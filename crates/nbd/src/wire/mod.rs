@@ -1,8 +1,9 @@
-//! The wire: requests, replies and refusals in bytes.
+//! The wire: requests, replies and refusals in bytes, by the terms agreed on. Owns no state.
 
 mod protocol;
 mod refusal;
 pub(crate) mod reply;
+mod terms;
 
 #[cfg(test)]
 pub(crate) use protocol::CMD_BLOCK_STATUS;
@@ -31,3 +32,4 @@ pub(crate) use protocol::{
     REP_SERVER, Request, WireError, command_name,
 };
 pub(crate) use refusal::{Refusal, refusal, words};
+pub(crate) use terms::{Terms, write_all_parts};

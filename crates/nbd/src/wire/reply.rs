@@ -7,12 +7,14 @@ use std::io::{self, Write};
 
 use terrace_dataset::BlockStatus;
 
-use super::protocol::{
-    ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, REPLY_BLOCK_STATUS, REPLY_BLOCK_STATUS_EXTENDED,
-    REPLY_ERROR, REPLY_FLAG_DONE, REPLY_NONE, REPLY_OFFSET_DATA, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE,
-    STATE_ZERO, STRUCTURED_REPLY_MAGIC, WireError,
+use super::{
+    protocol::{
+        ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, REPLY_BLOCK_STATUS, REPLY_BLOCK_STATUS_EXTENDED,
+        REPLY_ERROR, REPLY_FLAG_DONE, REPLY_NONE, REPLY_OFFSET_DATA, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE,
+        STATE_ZERO, STRUCTURED_REPLY_MAGIC, WireError,
+    },
+    terms::{Terms, write_parts},
 };
-use crate::connection::{Terms, write_parts};
 
 /// Answers "done", with no content.
 pub fn done(stream: &mut impl Write, terms: &Terms, request: &Request) -> io::Result<()> {

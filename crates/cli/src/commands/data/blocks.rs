@@ -7,8 +7,9 @@ use terrace_control::Failure;
 
 use crate::{
     arguments::{ServeArguments, split_pool},
+    client::Client,
     commands::{Session, logged, tell_note},
-    machine::{Client, Registry, Via, output},
+    machine::{Registry, Via, output},
 };
 
 /// `terrace attach VOLUME`: prints the block device.

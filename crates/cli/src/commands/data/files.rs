@@ -12,11 +12,9 @@ use terrace_device::format_size;
 
 use crate::{
     arguments::split_pool,
+    client::{Client, decode},
     commands::{Session, logged},
-    machine::{
-        Client, Copied, Registry, TreeEntry, TreeWriter, decode, from_wire, output, send_content, send_tree,
-        to_wire,
-    },
+    machine::{Copied, Registry, TreeEntry, TreeWriter, from_wire, output, send_content, send_tree, to_wire},
 };
 
 /// `terrace ls`.
@@ -154,7 +152,7 @@ pub fn get(session: &Session, path: &str, to: Option<&str>) -> Result<(), Failur
             Failure::new(format!("get '{path}'"), why, "name what to get as it is called").as_usage(),
         );
     }
-    crate::machine::check_answers(&session.places, Path::new(to.unwrap_or(own_name)))?;
+    crate::client::check_answers(&session.places, Path::new(to.unwrap_or(own_name)))?;
     let destination = match to {
         None => PathBuf::from(own_name),
         Some(to) if Path::new(to).is_dir() => Path::new(to).join(own_name),
@@ -222,7 +220,7 @@ fn put_one(
 ) -> Result<Copied, Failure> {
     let (_, rest) = split_pool(target)?;
     if let Some(source) = source {
-        crate::machine::check_answers(&session.places, source)?;
+        crate::client::check_answers(&session.places, source)?;
     }
     if let Some(source) = source
         && let Err(error) = std::fs::symlink_metadata(source)
@@ -276,7 +274,7 @@ fn put_one(
             let item = Message::Item(serde_json::to_value(&entry).unwrap_or_default());
             let announced = client.connection().send(&item);
             announced
-                .map_err(|error| crate::machine::unreachable(target, &error))
+                .map_err(|error| crate::client::unreachable(target, &error))
                 .and_then(|()| {
                     send_content(
                         client.connection(),

@@ -7,8 +7,9 @@ use terrace_control::Failure;
 
 use crate::{
     arguments::split_pool,
+    client::Client,
     commands::{Session, logged, tell_note},
-    machine::{Client, Registry, output},
+    machine::{Registry, output},
 };
 
 /// `terrace mount`; without arguments it lists the mounts.
@@ -37,7 +38,7 @@ pub fn mount(
         )
         .as_usage());
     };
-    crate::machine::check_answers(&session.places, directory)?;
+    crate::client::check_answers(&session.places, directory)?;
     let real = std::fs::canonicalize(directory).map_err(|error| {
         Failure::new(
             format!("mount '{dataset}' at '{}'", directory.display()),
@@ -114,7 +115,7 @@ fn list(session: &Session) -> Result<(), Failure> {
 /// `terrace unmount DIR|DATASET`.
 pub fn unmount(session: &Session, target: &str, force: bool) -> Result<(), Failure> {
     let registry = Registry::new(&session.places);
-    crate::machine::check_answers(&session.places, Path::new(target))?;
+    crate::client::check_answers(&session.places, Path::new(target))?;
     // A dead mount cannot be looked at: then the name as it was given must do.
     let directory = std::fs::canonicalize(target)
         .or_else(|_| std::path::absolute(target))

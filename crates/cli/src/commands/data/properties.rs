@@ -5,12 +5,15 @@
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_device::format_size;
 
 use crate::{
     arguments::{GetArguments, InheritArguments, split_pool, split_property},
-    commands::{Session, logged, pool::parse_properties, tell_note},
-    machine::{Registry, output},
+    commands::{
+        Session, logged,
+        pool::{parse_properties, print_properties},
+        tell_note,
+    },
+    machine::Registry,
 };
 
 /// `terrace get`: properties, or a copy of a file.
@@ -71,47 +74,6 @@ pub fn get_or_copy(session: &Session, arguments: &GetArguments) -> Result<(), Fa
         }
     }
     print_properties(session, &rows)
-}
-
-/// Prints rows of `name property value source`.
-pub fn print_properties(session: &Session, rows: &[Value]) -> Result<(), Failure> {
-    if session.json {
-        let rows: Vec<Value> = rows
-            .iter()
-            .map(|row| json!({ "name": row["name"], "property": row["property"], "value": row["value"], "source": row["source"] }))
-            .collect();
-        return output::json(&rows);
-    }
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".into(),
-        other => other.to_string(),
-    };
-    let table: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let shown = if row["text"].is_string() {
-                &row["text"]
-            } else {
-                &row["value"]
-            };
-            let mut shown = text(shown);
-            let sized = matches!(
-                row["property"].as_str(),
-                Some("used" | "referenced" | "history" | "available" | "size" | "volsize")
-            );
-            if sized && let Ok(bytes) = shown.parse() {
-                shown = format_size(bytes);
-            }
-            vec![
-                text(&row["name"]),
-                text(&row["property"]),
-                shown,
-                text(&row["source"]),
-            ]
-        })
-        .collect();
-    output::table(&["NAME", "PROPERTY", "VALUE", "SOURCE"], &table, &[])
 }
 
 /// `terrace set`: properties, then datasets; what has a `=` is a property, as no name can have one.

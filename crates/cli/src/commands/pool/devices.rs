@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use terrace_control::{Answer, Failure};
 use terrace_device::{DeviceSpec, format_size, parse_size};
 
+use super::describe::describe_joining;
 use crate::{
     arguments::{DeviceCommand, EvacuateArguments, Waiting},
+    client::Client,
     commands::{Session, logged},
-    machine::{Client, output},
+    machine::output,
 };
 
 /// Runs one of them.
@@ -50,7 +52,7 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
                 if dry_run {
                     output::line(&format!(
                         "{} and added to tier '{tier}'",
-                        super::pools::describe_joining(device)
+                        describe_joining(device)
                     ))?;
                     continue;
                 }
@@ -277,7 +279,7 @@ fn say_plan(
     refused?;
     warn(plan);
     if plan["new"].is_object() {
-        output::line(&super::pools::describe_joining(&plan["new"]))?;
+        output::line(&describe_joining(&plan["new"]))?;
     }
     output::line(&format!("it could be {done}; nothing was changed"))
 }

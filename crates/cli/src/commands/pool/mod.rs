@@ -1,5 +1,6 @@
 //! Commands on pools and devices.
 
+mod describe;
 pub(crate) mod devices;
 pub(crate) mod pools;
 mod rebuild;
@@ -10,7 +11,7 @@ pub(crate) mod tiers;
 pub(crate) mod upgrade;
 pub(crate) mod verify;
 
-pub(crate) use pools::parse_properties;
+pub(crate) use describe::{NOT_ANSWERING, failures_of, parse_properties, print_properties, state_in_words};
 pub(crate) use running::{
     RunningPools, answered, chosen_pools, names_in_words, running_pools, running_pools_of,
 };

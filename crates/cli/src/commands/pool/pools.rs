@@ -8,16 +8,17 @@ use terrace_device::format_size;
 use terrace_engine::{Engine, OpenOptions, PoolSpec, describe_lost_device, shortage_in_words};
 use terrace_pool::PoolState;
 
-use super::{rewind, stop};
+use super::{
+    describe::{describe_joining, failures_of, parse_properties, pool_row, print_properties, state_in_words},
+    rewind, stop,
+};
 use crate::{
-    arguments::{PoolCommand, split_property},
-    commands::{
-        Session,
-        watch::{NOT_ANSWERING, state_in_words},
-    },
+    arguments::PoolCommand,
+    client::{Accepted, Client},
+    commands::Session,
     crash::Crashes,
     daemon::{describe_pool, open_pool},
-    machine::{Accepted, Client, KnownPool, Registry, check_pool_name, output},
+    machine::{KnownPool, Registry, check_pool_name, output},
 };
 
 /// Runs one of them.
@@ -80,14 +81,6 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
                 .map(drop)
         }
     }
-}
-
-/// `PROPERTY=VALUE` words as pairs.
-pub fn parse_properties(words: &[String]) -> Result<Vec<(String, String)>, Failure> {
-    words
-        .iter()
-        .map(|word| split_property(word).map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .collect()
 }
 
 fn create(
@@ -217,18 +210,6 @@ fn plan(
     output::line(&format!("pool '{name}' could be made; nothing was changed"))
 }
 
-/// A device that would join: its size, and what becomes of what is there.
-pub fn describe_joining(device: &Value) -> String {
-    let path = device["path"].as_str().unwrap_or_default();
-    let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
-    let overwrites = device["overwrites"].as_str().unwrap_or_default();
-    match (device["made"] == json!(true), overwrites.is_empty()) {
-        (true, _) => format!("{path} ({size}) would be made"),
-        (false, true) => format!("{path} ({size}) would be used"),
-        (false, false) => format!("{path} ({size}) would be overwritten (it holds {overwrites})"),
-    }
-}
-
 fn list(session: &Session) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for known in Registry::new(&session.places).pools()? {
@@ -261,37 +242,6 @@ fn list(session: &Session) -> Result<(), Failure> {
         })
         .collect();
     output::table(&["NAME", "SIZE", "USED", "FREE", "STATE"], &table, &[1, 2, 3])
-}
-
-/// What `pool list` shows; asks a running daemon and starts none. What is noted of a pool may be older than it: a device leaves
-/// when the job that empties it is done.
-pub fn pool_row(session: &Session, known: &KnownPool) -> Value {
-    let status = Client::open_running(&session.places, &known.name).and_then(|client| match client {
-        Some(client) => client.one_of_several().call("status", json!({})).map(Some),
-        None => Ok(None),
-    });
-    let silent = status.is_err();
-    match session.heard(&known.name, status).flatten() {
-        Some(status) => json!({
-            "name": known.name, "id": known.id, "state": status["state"], "daemon_pid": status["daemon_pid"],
-            "size_bytes": status["size_bytes"], "used_bytes": status["used_bytes"], "devices": devices_in(&status),
-        }),
-        None => {
-            let holder = RunLock::holder(&session.places.lock_file(&known.name)).filter(|_| silent);
-            json!({
-                "name": known.name, "id": known.id, "state": if silent { NOT_ANSWERING } else { "stopped" },
-                "daemon_pid": holder.map(|holder| holder.pid),
-                "size_bytes": known.size_bytes, "used_bytes": known.used_bytes, "devices": known.devices,
-            })
-        }
-    }
-}
-
-/// The paths of all devices in a pool's status.
-fn devices_in(status: &Value) -> Vec<Value> {
-    let tiers = status["tiers"].as_array().into_iter().flatten();
-    let devices = tiers.flat_map(|tier| tier["devices"].as_array().into_iter().flatten());
-    devices.map(|device| device["path"].clone()).collect()
 }
 
 fn import(
@@ -486,7 +436,7 @@ fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {
         }
         wanted.extend(found.into_iter().cloned());
     }
-    crate::commands::data::properties::print_properties(session, &wanted)
+    print_properties(session, &wanted)
 }
 
 /// `terrace start`.
@@ -549,12 +499,4 @@ pub fn start(session: &Session, pool: &str, accepted: Accepted) -> Result<ExitCo
         // The pool is open, and not all is as it was.
         false => ExitCode::from(1),
     })
-}
-
-/// What a daemon says that it could not bring back.
-pub fn failures_of(rows: &Value) -> Vec<Failure> {
-    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
-    let rows = rows.as_array().into_iter().flatten();
-    rows.map(|row| Failure::new(text(row, "what"), text(row, "why"), text(row, "remedy")))
-        .collect()
 }

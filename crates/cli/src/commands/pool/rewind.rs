@@ -10,9 +10,10 @@ use terrace_engine::{OpenOptions, RewindOutlook};
 
 use super::verify::Source;
 use crate::{
+    client::Accepted,
     commands::Session,
     daemon::failure_of,
-    machine::{Accepted, Registry, output},
+    machine::{Registry, output},
 };
 
 /// What is given up for good is asked about.

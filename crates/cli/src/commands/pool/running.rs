@@ -6,8 +6,9 @@
 use terrace_control::Failure;
 
 use crate::{
+    client::Client,
     commands::Session,
-    machine::{Client, KnownPool, Registry},
+    machine::{KnownPool, Registry},
 };
 
 /// The pools that a command without a pool is about.

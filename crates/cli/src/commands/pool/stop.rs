@@ -12,12 +12,13 @@ use terrace_device::format_size;
 use terrace_engine::OpenOptions;
 use terrace_pool::PoolState;
 
-use super::pools::pool_row;
+use super::describe::pool_row;
 use crate::{
     arguments::Consent,
+    client::{ANSWER_PATIENCE, Client, Unanswered, launch},
     commands::{Session, logged},
     daemon::{open_pool, open_when_free},
-    machine::{ANSWER_PATIENCE, Client, KnownPool, Registry, Unanswered, launch, output},
+    machine::{KnownPool, Registry, output},
 };
 
 /// `terrace pool destroy`.

@@ -1,16 +1,17 @@
-//! `terrace tier list|set`: the tiers of a pool and their policies.
+//! `terrace tier …`: the tiers of a pool, their policies, and what is warm on them.
 
 use std::{cmp::Ordering, time::Duration};
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_device::format_size;
+use terrace_device::{format_size, parse_size};
 
-use super::pools::parse_properties;
+use super::describe::parse_properties;
 use crate::{
     arguments::{TierCommand, split_pool},
-    commands::Session,
-    machine::{Client, output},
+    client::Client,
+    commands::{Session, logged},
+    machine::output,
 };
 
 /// What lands on a tier; in brackets, since it is the fastest and none was set for it.
@@ -88,11 +89,9 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
                 &[1, 2, 3, 4, 5, 7],
             )
         }
-        TierCommand::Devices { pool } => crate::commands::watch::heat::devices(session, &pool),
-        TierCommand::WhatIf { pool, fast } => crate::commands::watch::heat::what_if(session, &pool, &fast),
-        TierCommand::ClearHeat { pool, dry_run } => {
-            crate::commands::watch::heat::clear(session, &pool, dry_run)
-        }
+        TierCommand::Devices { pool } => devices(session, &pool),
+        TierCommand::WhatIf { pool, fast } => what_if(session, &pool, &fast),
+        TierCommand::ClearHeat { pool, dry_run } => clear(session, &pool, dry_run),
         TierCommand::Set { properties, tier } => {
             let properties = parse_properties(&properties)?;
             let (pool, name) = split_pool(&tier)?;
@@ -146,4 +145,107 @@ pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
             }
         }
     }
+}
+
+/// `terrace tier devices`.
+fn devices(session: &Session, pool: &str) -> Result<(), Failure> {
+    let found: Value = Client::open(&session.places, pool)?.call("tier_devices", json!({}))?;
+    if session.json {
+        return output::json(&found);
+    }
+    let rows: Vec<Vec<String>> = found
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| {
+            let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+            vec![
+                text("tier"),
+                text("path"),
+                text("state"),
+                output::size(&row["size_bytes"]),
+                output::size(&row["used_bytes"]),
+                output::size(&row["live_bytes"]),
+                row["warm_regions"].to_string(),
+                output::decimal(&row["average_reads"]),
+                output::decimal(&row["average_writes"]),
+            ]
+        })
+        .collect();
+    let heading = [
+        "TIER",
+        "DEVICE",
+        "STATE",
+        "SIZE",
+        "USED",
+        "LIVE",
+        "WARM REGIONS",
+        "READS",
+        "WRITES",
+    ];
+    output::table(&heading, &rows, &[3, 4, 5, 6, 7, 8])
+}
+
+/// `terrace tier what-if`.
+fn what_if(session: &Session, pool: &str, sizes: &[String]) -> Result<(), Failure> {
+    let parse = |text: &String| {
+        let parsed = parse_size(text);
+        parsed.map_err(|why| {
+            Failure::new(
+                format!("read size '{text}'"),
+                why,
+                "give sizes of the fastest tier, such as --fast 500G 1T",
+            )
+            .as_usage()
+        })
+    };
+    // '--fast 1G,2G' as well.
+    let words = sizes.iter().flat_map(|word| word.split(',')).map(str::to_owned);
+    let words: Vec<String> = words.collect();
+    let sizes = words.iter().map(parse).collect::<Result<Vec<u64>, _>>()?;
+    let found: Value = Client::open(&session.places, pool)?.call("what_if", json!({ "sizes": sizes }))?;
+    if session.json {
+        return output::json(&found);
+    }
+    let rows: Vec<Vec<String>> = found["sizes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| {
+            let share = row["hit_rate"].as_f64().unwrap_or(0.0) * 100.0;
+            let now = if row["current"] == json!(true) { "now" } else { "" };
+            vec![
+                output::size(&row["size_bytes"]),
+                output::size(&row["hot_bytes_max"]),
+                format!("{share:.1} %"),
+                now.into(),
+            ]
+        })
+        .collect();
+    let heading = ["FAST TIER", "FOR WHAT IS HOT", "READS FROM IT", ""];
+    output::table(&heading, &rows, &[0, 1, 2])?;
+    output::line(&format!(
+        "what is hot fills a tier up to near its high_water, beside metadata; 'terrace tier list {pool}' shows the marks"
+    ))?;
+    output::line(&format!(
+        "by {} since the pool was opened or its heat was cleared; scans are left out",
+        output::count(found["reads"].as_u64().unwrap_or(0), "read")
+    ))
+}
+
+/// `terrace tier clear-heat`.
+fn clear(session: &Session, pool: &str, dry_run: bool) -> Result<(), Failure> {
+    let mut client = Client::open(&session.places, pool)?;
+    let done: Value = match dry_run {
+        true => client.call("plan_clear_heat", json!({}))?,
+        false => client.call("clear_heat", logged(json!({})))?,
+    };
+    if session.json {
+        return output::json(&done);
+    }
+    let objects = output::count(done["objects"].as_u64().unwrap_or(0), "object");
+    output::line(&match dry_run {
+        true => format!("would forget the heat of {objects}; nothing was changed"),
+        false => format!("forgot the heat of {objects}"),
+    })
 }

@@ -9,8 +9,9 @@ use terrace_engine::{FORMAT_NEWEST, FormatNews};
 use super::running::chosen_pools;
 use crate::{
     arguments::Consent,
+    client::{Client, decode},
     commands::Session,
-    machine::{Client, decode, output},
+    machine::output,
 };
 
 /// Runs it.

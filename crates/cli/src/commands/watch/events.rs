@@ -5,11 +5,12 @@ use terrace_control::{Answer, Failure};
 use terrace_engine::Entry;
 
 use crate::{
+    client::{Client, decode},
     commands::{
         Session,
         pool::{answered, running_pools},
     },
-    machine::{Client, decode, output},
+    machine::output,
 };
 
 /// `terrace events [POOL] [-f]`.

@@ -12,11 +12,12 @@ use terrace_engine::{JobStatus, SCRUB_JOB, ScrubStatus};
 
 use crate::{
     arguments::{JobAction, JobChoice, JobsArguments, Waiting},
+    client::{Client, decode},
     commands::{
         Session, logged,
         pool::{RunningPools, answered, names_in_words, running_pools, running_pools_of},
     },
-    machine::{Client, decode, output},
+    machine::output,
 };
 
 impl Waiting {
@@ -235,7 +236,7 @@ pub fn place(
     dry_run: bool,
     wait: bool,
 ) -> Result<(), Failure> {
-    let name = crate::commands::data::where_is::dataset_path(session, path)?;
+    let name = crate::commands::data::dataset_path(session, path)?;
     let arguments = json!({ "action": action, "path": name, "tier": tier, "dry_run": dry_run, "wait": wait });
     let done = match dry_run {
         true => session.client_for(&name)?.call("placement", arguments)?,

@@ -1,13 +1,13 @@
-//! `terrace status --lost`: every file that lost content with a device; and what `terrace where` says of that.
+//! `terrace status --lost`: every file that lost content with a device.
 
 use serde_json::{Value, json};
 use terrace_control::Failure;
-use terrace_device::format_size;
 use terrace_engine::DamagedFile;
 
 use crate::{
+    client::{Client, decode},
     commands::{Session, pool::running_pools},
-    machine::{Client, decode, output},
+    machine::output,
 };
 
 /// Asks for page after page, so that lists of any length pass.
@@ -41,32 +41,6 @@ pub fn lost(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
         }
     }
     if session.json { output::json(&rows) } else { Ok(()) }
-}
-
-/// Which devices that are gone, or fail, content lies on: a line each.
-pub fn say_where(found: &Value) -> Result<(), Failure> {
-    let rows = |key: &str| found[key].as_array().cloned().unwrap_or_default();
-    let describe = |row: &Value| {
-        let device = match row["device"].as_str() {
-            Some(path) => format!("'{path}'"),
-            None => format!("device number {}", row["number"]),
-        };
-        let state = match row["state"].as_str() {
-            Some("removed") | None => "which has left the pool",
-            Some("missing") => "which is missing",
-            Some("cut short") => "which has become too short",
-            Some(_) => "which gives errors",
-        };
-        let bytes = format_size(row["bytes"].as_u64().unwrap_or(0));
-        (bytes, format!("{device}, {state}"))
-    };
-    for (bytes, device) in rows("lost_on").iter().map(describe) {
-        output::line(&format!("  lost: {bytes} cannot be read: on {device}"))?;
-    }
-    for (bytes, device) in rows("failing_on").iter().map(describe) {
-        output::line(&format!("  at risk: {bytes} only on {device}"))?;
-    }
-    Ok(())
 }
 
 fn describe(file: &DamagedFile) -> String {

@@ -8,9 +8,13 @@ use terrace_device::format_size;
 use terrace_engine::{SCRUB_JOB, ScrubStatus, Status, rfc3339};
 
 use crate::{
-    commands::{Session, pool::chosen_pools},
+    client::{Client, decode},
+    commands::{
+        Session,
+        pool::{NOT_ANSWERING, chosen_pools, failures_of, state_in_words},
+    },
     crash::Crashes,
-    machine::{Client, KeptEvents, KnownPool, Registry, decode, output},
+    machine::{KeptEvents, KnownPool, Registry, output},
 };
 
 /// Lines of damage and damaged files that the status shows: it is to fit on a screen.
@@ -51,8 +55,8 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
             output::line("")?;
         }
         crate::commands::data::blocks::beside_mounts(&mut row["datasets"]);
-        let not_restored = crate::commands::pool::pools::failures_of(&row["not_restored"]);
-        let warnings = crate::commands::pool::pools::failures_of(&row["warnings"]);
+        let not_restored = failures_of(&row["not_restored"]);
+        let warnings = failures_of(&row["warnings"]);
         let last_run = row["last_run"]["text"].as_str().map(|text| {
             let time = row["last_run"]["time"].as_str().unwrap_or_default();
             format!("{:>12}: it ended unasked, told at {time}: {text}", "last run")
@@ -70,9 +74,6 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
     }
     Ok(())
 }
-
-/// The state of a pool whose daemon gives no answer.
-pub const NOT_ANSWERING: &str = "not answering";
 
 /// What is known of a pool whose daemon gives no answer, in the form of a status.
 fn not_answering(session: &Session, known: &KnownPool, failure: &Failure) -> Result<Value, Failure> {
@@ -156,15 +157,6 @@ fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
             format!("{state}: {found}; 'terrace jobs resume {SCRUB_JOB} --pool {pool}' lets it go on")
         }
         _ => format!("{state}: {found}"),
-    }
-}
-
-/// A pool's state for people: `stopped` is the word of programs for two things, which `daemon_pid` tells apart for them.
-pub fn state_in_words(state: &str, daemon_pid: u64) -> String {
-    match (state, daemon_pid) {
-        ("stopped", 0) => "stopped (no daemon runs)".into(),
-        ("stopped", _) => "refuses writes (its daemon runs)".into(),
-        _ => state.into(),
     }
 }
 
@@ -393,13 +385,6 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_two_kinds_of_stopped_pools_are_told_apart() {
-        assert_eq!(state_in_words("stopped", 0), "stopped (no daemon runs)");
-        assert_eq!(state_in_words("stopped", 7), "refuses writes (its daemon runs)");
-        assert_eq!(state_in_words("online", 7), "online");
-    }
 
     #[test]
     fn a_scrub_is_told_as_it_is_with_what_to_type() {

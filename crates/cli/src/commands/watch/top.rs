@@ -11,14 +11,14 @@ use terrace_control::Failure;
 use terrace_device::format_size;
 use terrace_engine::{IoCounters, JobStatus, Status};
 
-use super::{
-    iostat::latency,
-    status::{state_in_words, stopped},
-    top_screen::Screen,
-};
+use super::{iostat::latency, status::stopped, top_screen::Screen};
 use crate::{
-    commands::{Session, pool::chosen_pools},
-    machine::{Client, KnownPool, decode, output},
+    client::{Client, decode},
+    commands::{
+        Session,
+        pool::{chosen_pools, state_in_words},
+    },
+    machine::{KnownPool, output},
 };
 
 /// Warm datasets, and jobs that are over, that are shown of a pool.

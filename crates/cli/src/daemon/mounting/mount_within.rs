@@ -18,7 +18,7 @@ pub fn mount_within(
 ) -> Result<Session, FuseError> {
     let others = environment.front_ends.fetch_add(1, Relaxed);
     let mut options = options.with_memory(environment.budget.limit_bytes(), others);
-    options.memory_count = MemoryCount(environment.front_end_bytes.clone());
+    options.memory_count = MemoryCount::new(environment.front_end_bytes.clone());
     let count = environment.front_ends.clone();
     let mounted = terrace_fuse::mount(directory, content, past, &options);
     match &mounted {

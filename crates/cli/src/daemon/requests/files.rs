@@ -16,7 +16,8 @@ use terrace_fuse::Session;
 
 use crate::{
     daemon::{
-        Daemon,
+        mounting::Mounts,
+        open_pool::OpenPool,
         support::{Parameters, file_failure, find, walk},
     },
     machine::{Copied, TreeEntry, from_wire, to_wire, wire_parts},
@@ -25,163 +26,175 @@ use crate::{
 const READ_BYTES: usize = 1 << 20;
 const PAGE_ENTRIES: usize = 512;
 
-impl Daemon {
-    pub(crate) fn ls(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
-        let name = parameters.text("path")?;
-        let recursive = parameters.flag("recursive")?;
-        let place = find(&self.engine, &name)?;
-        let tree = &*place.tree;
-        let fail = |error: &FsError| file_failure("list", &name, error);
-        let top = walk(tree, &place.parts, true).map_err(|error| fail(&error))?;
-        if top.kind != FileKind::Directory {
-            let own = place.parts.last().cloned().unwrap_or_default();
-            exchange.item(&entry_of(tree, &own, &top).map_err(|error| fail(&error))?)?;
-            return Ok(Value::Null);
-        }
-        let mut stack = vec![(top.object, Vec::new())];
-        while let Some((directory, prefix)) = stack.pop() {
-            let mut below = Vec::new();
-            for_each_entry(tree, directory, &mut |name, attributes| {
-                let path = joined(&prefix, name);
-                exchange.item(&entry_of(tree, &path, attributes).map_err(|error| fail(&error))?)?;
-                if recursive && attributes.kind == FileKind::Directory {
-                    below.push((attributes.object, path));
-                }
-                Ok(())
-            })
-            .map_err(|error| error.into_failure(&fail))?;
-            stack.extend(below.into_iter().rev());
-        }
-        Ok(Value::Null)
+pub(crate) fn ls(
+    pool: &OpenPool,
+    parameters: &Parameters,
+    exchange: &mut Exchange,
+) -> Result<Value, Failure> {
+    let name = parameters.text("path")?;
+    let recursive = parameters.flag("recursive")?;
+    let place = find(pool.engine(), &name)?;
+    let tree = &*place.tree;
+    let fail = |error: &FsError| file_failure("list", &name, error);
+    let top = walk(tree, &place.parts, true).map_err(|error| fail(&error))?;
+    if top.kind != FileKind::Directory {
+        let own = place.parts.last().cloned().unwrap_or_default();
+        exchange.item(&entry_of(tree, &own, &top).map_err(|error| fail(&error))?)?;
+        return Ok(Value::Null);
     }
-
-    pub(crate) fn cat(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
-        let name = parameters.text("path")?;
-        let place = find(&self.engine, &name)?;
-        let fail = |error: &FsError| file_failure("read", &name, error);
-        let file = walk(&*place.tree, &place.parts, true).map_err(|error| fail(&error))?;
-        let bytes = send_file(&*place.tree, &file, exchange, &fail)?;
-        Ok(json!({ "bytes": bytes }))
+    let mut stack = vec![(top.object, Vec::new())];
+    while let Some((directory, prefix)) = stack.pop() {
+        let mut below = Vec::new();
+        for_each_entry(tree, directory, &mut |name, attributes| {
+            let path = joined(&prefix, name);
+            exchange.item(&entry_of(tree, &path, attributes).map_err(|error| fail(&error))?)?;
+            if recursive && attributes.kind == FileKind::Directory {
+                below.push((attributes.object, path));
+            }
+            Ok(())
+        })
+        .map_err(|error| error.into_failure(&fail))?;
+        stack.extend(below.into_iter().rev());
     }
+    Ok(Value::Null)
+}
 
-    pub(crate) fn get_tree(
-        &self,
-        parameters: &Parameters,
-        exchange: &mut Exchange,
-    ) -> Result<Value, Failure> {
-        let name = parameters.text("path")?;
-        let place = find(&self.engine, &name)?;
-        let tree = &*place.tree;
-        let fail = |error: &FsError| file_failure("read", &name, error);
-        let top = walk(tree, &place.parts, true).map_err(|error| fail(&error))?;
-        let mut copied = Copied::default();
-        let mut stack = vec![(Vec::new(), top)];
-        while let Some((path, attributes)) = stack.pop() {
-            let entry = entry_of(tree, &path, &attributes).map_err(|error| fail(&error))?;
-            exchange.item(&entry)?;
-            match attributes.kind {
-                FileKind::File => {
-                    copied.bytes += send_file(tree, &attributes, exchange, &fail)?;
-                    copied.files += 1;
-                }
-                FileKind::Directory => {
-                    copied.others += 1;
-                    let mut below = Vec::new();
-                    for_each_entry(tree, attributes.object, &mut |name, attributes| {
-                        below.push((joined(&path, name), *attributes));
-                        Ok(())
-                    })
+pub(crate) fn cat(
+    pool: &OpenPool,
+    parameters: &Parameters,
+    exchange: &mut Exchange,
+) -> Result<Value, Failure> {
+    let name = parameters.text("path")?;
+    let place = find(pool.engine(), &name)?;
+    let fail = |error: &FsError| file_failure("read", &name, error);
+    let file = walk(&*place.tree, &place.parts, true).map_err(|error| fail(&error))?;
+    let bytes = send_file(&*place.tree, &file, exchange, &fail)?;
+    Ok(json!({ "bytes": bytes }))
+}
+
+pub(crate) fn get_tree(
+    pool: &OpenPool,
+    parameters: &Parameters,
+    exchange: &mut Exchange,
+) -> Result<Value, Failure> {
+    let name = parameters.text("path")?;
+    let place = find(pool.engine(), &name)?;
+    let tree = &*place.tree;
+    let fail = |error: &FsError| file_failure("read", &name, error);
+    let top = walk(tree, &place.parts, true).map_err(|error| fail(&error))?;
+    let mut copied = Copied::default();
+    let mut stack = vec![(Vec::new(), top)];
+    while let Some((path, attributes)) = stack.pop() {
+        let entry = entry_of(tree, &path, &attributes).map_err(|error| fail(&error))?;
+        exchange.item(&entry)?;
+        match attributes.kind {
+            FileKind::File => {
+                copied.bytes += send_file(tree, &attributes, exchange, &fail)?;
+                copied.files += 1;
+            }
+            FileKind::Directory => {
+                copied.others += 1;
+                let mut below = Vec::new();
+                for_each_entry(tree, attributes.object, &mut |name, attributes| {
+                    below.push((joined(&path, name), *attributes));
+                    Ok(())
+                })
+                .map_err(|error| error.into_failure(&fail))?;
+                stack.extend(below.into_iter().rev());
+            }
+            _ => copied.others += 1,
+        }
+    }
+    crate::daemon::support::answers::encode(&copied)
+}
+
+/// The client sends entries, each file's content behind it, and a result when it has sent all.
+pub(crate) fn put_tree(
+    pool: &OpenPool,
+    mounts: &Mounts,
+    parameters: &Parameters,
+    exchange: &mut Exchange,
+) -> Result<Value, Failure> {
+    let outcome = receive_tree(pool, mounts, parameters, exchange);
+    if outcome.is_err() {
+        exchange.drain();
+    }
+    outcome
+}
+
+fn receive_tree(
+    pool: &OpenPool,
+    mounts: &Mounts,
+    parameters: &Parameters,
+    exchange: &mut Exchange,
+) -> Result<Value, Failure> {
+    let name = parameters.text("target")?;
+    let own_name = parameters
+        .optional_text("name")?
+        .and_then(|name| from_wire(&name));
+    let place = find(pool.engine(), &name)?;
+    let fail = |error: &FsError| file_failure("write", &name, error);
+    let Some(filesystem) = place.live else {
+        return Err(fail(&FsError::ReadOnly));
+    };
+    if filesystem_is_read_only(pool.engine(), &place.dataset) {
+        return Err(fail(&FsError::ReadOnly));
+    }
+    // Into a directory that exists, under the source's own name; else under the last part of the target.
+    let (directory, top) = match walk(&*filesystem, &place.parts, true) {
+        Ok(found) if found.kind == FileKind::Directory && own_name.is_some() => {
+            (found.object, own_name.unwrap_or_default())
+        }
+        Ok(found) if found.kind == FileKind::Directory => return Err(fail(&FsError::IsDirectory)),
+        // Under one name each of several sources would take the place of the one before.
+        Ok(_) | Err(FsError::NotFound) if parameters.flag("into_directory")? => {
+            return Err(Failure::new(
+                format!("write '{name}'"),
+                "a directory is meant, and there is none of that name",
+                "name one that 'terrace ls' shows, or the new file of a single source",
+            ));
+        }
+        Ok(_) | Err(FsError::NotFound) => {
+            let Some((last, above)) = place.parts.split_last() else {
+                return Err(fail(&FsError::IsDirectory));
+            };
+            let above = walk(&*filesystem, above, true).map_err(|error| fail(&error))?;
+            (above.object, last.clone())
+        }
+        Err(error) => return Err(fail(&error)),
+    };
+    let mut writer = Writer {
+        filesystem: &filesystem,
+        mounted: mounts.live_session(&place.dataset),
+        directory,
+        top,
+        copied: Copied::default(),
+        directories: Vec::new(),
+    };
+    loop {
+        match exchange.receive()? {
+            Message::Item(item) => {
+                let entry: TreeEntry = crate::client::decode(item)?;
+                writer
+                    .write(&entry, exchange)
                     .map_err(|error| error.into_failure(&fail))?;
-                    stack.extend(below.into_iter().rev());
-                }
-                _ => copied.others += 1,
             }
-        }
-        crate::daemon::support::answers::encode(&copied)
-    }
-
-    /// The client sends entries, each file's content behind it, and a result when it has sent all.
-    pub(crate) fn put_tree(
-        &self,
-        parameters: &Parameters,
-        exchange: &mut Exchange,
-    ) -> Result<Value, Failure> {
-        let outcome = self.receive_tree(parameters, exchange);
-        if outcome.is_err() {
-            exchange.drain();
-        }
-        outcome
-    }
-
-    fn receive_tree(&self, parameters: &Parameters, exchange: &mut Exchange) -> Result<Value, Failure> {
-        let name = parameters.text("target")?;
-        let own_name = parameters
-            .optional_text("name")?
-            .and_then(|name| from_wire(&name));
-        let place = find(&self.engine, &name)?;
-        let fail = |error: &FsError| file_failure("write", &name, error);
-        let Some(filesystem) = place.live else {
-            return Err(fail(&FsError::ReadOnly));
-        };
-        if filesystem_is_read_only(&self.engine, &place.dataset) {
-            return Err(fail(&FsError::ReadOnly));
-        }
-        // Into a directory that exists, under the source's own name; else under the last part of the target.
-        let (directory, top) = match walk(&*filesystem, &place.parts, true) {
-            Ok(found) if found.kind == FileKind::Directory && own_name.is_some() => {
-                (found.object, own_name.unwrap_or_default())
-            }
-            Ok(found) if found.kind == FileKind::Directory => return Err(fail(&FsError::IsDirectory)),
-            // Under one name each of several sources would take the place of the one before.
-            Ok(_) | Err(FsError::NotFound) if parameters.flag("into_directory")? => {
+            Message::Result(_) => break,
+            _ => {
                 return Err(Failure::new(
                     format!("write '{name}'"),
-                    "a directory is meant, and there is none of that name",
-                    "name one that 'terrace ls' shows, or the new file of a single source",
+                    "the client broke the protocol",
+                    "",
                 ));
             }
-            Ok(_) | Err(FsError::NotFound) => {
-                let Some((last, above)) = place.parts.split_last() else {
-                    return Err(fail(&FsError::IsDirectory));
-                };
-                let above = walk(&*filesystem, above, true).map_err(|error| fail(&error))?;
-                (above.object, last.clone())
-            }
-            Err(error) => return Err(fail(&error)),
-        };
-        let mut writer = Writer {
-            filesystem: &filesystem,
-            mounted: self.mounts.live_session(&place.dataset),
-            directory,
-            top,
-            copied: Copied::default(),
-            directories: Vec::new(),
-        };
-        loop {
-            match exchange.receive()? {
-                Message::Item(item) => {
-                    let entry: TreeEntry = crate::machine::decode(item)?;
-                    writer
-                        .write(&entry, exchange)
-                        .map_err(|error| error.into_failure(&fail))?;
-                }
-                Message::Result(_) => break,
-                _ => {
-                    return Err(Failure::new(
-                        format!("write '{name}'"),
-                        "the client broke the protocol",
-                        "",
-                    ));
-                }
-            }
         }
-        for (object, entry) in std::mem::take(&mut writer.directories).into_iter().rev() {
-            settle(&filesystem, object, &entry).map_err(|error| fail(&error))?;
-            writer.tell_attributes(object);
-        }
-        filesystem.sync().map_err(|error| fail(&error))?;
-        crate::daemon::support::answers::encode(&writer.copied)
     }
+    for (object, entry) in std::mem::take(&mut writer.directories).into_iter().rev() {
+        settle(&filesystem, object, &entry).map_err(|error| fail(&error))?;
+        writer.tell_attributes(object);
+    }
+    filesystem.sync().map_err(|error| fail(&error))?;
+    crate::daemon::support::answers::encode(&writer.copied)
 }
 
 fn filesystem_is_read_only(engine: &terrace_engine::Engine, dataset: &str) -> bool {

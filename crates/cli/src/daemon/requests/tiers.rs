@@ -6,223 +6,219 @@ use terrace_device::parse_duration;
 use terrace_pool::{COPIES_MAX, Landing, TierInfo, TierSettings, landing_tier};
 
 use crate::daemon::{
-    Daemon,
+    open_pool::OpenPool,
     support::{Parameters, failed},
 };
 
-impl Daemon {
-    pub(crate) fn pool_properties(&self) -> Value {
-        let properties = self.engine.properties().into_iter();
-        let rows = properties.map(|(name, value, set)| {
-            json!({ "name": self.pool, "property": name, "value": value, "source": if set { "local" } else { "default" } })
-        });
-        Value::Array(rows.collect())
-    }
+pub(crate) fn pool_properties(pool: &OpenPool) -> Value {
+    let properties = pool.engine().properties().into_iter();
+    let rows = properties.map(|(name, value, set)| {
+        json!({ "name": pool.name(), "property": name, "value": value, "source": if set { "local" } else { "default" } })
+    });
+    Value::Array(rows.collect())
+}
 
-    pub(crate) fn format(&self) -> Value {
-        json!({ "format_version": self.engine.format_version(), "brings": self.engine.format_news() })
-    }
+pub(crate) fn format(pool: &OpenPool) -> Value {
+    json!({ "format_version": pool.engine().format_version(), "brings": pool.engine().format_news() })
+}
 
-    pub(crate) fn upgrade(&self) -> Result<Value, Failure> {
-        let upgraded = self.engine.upgrade();
-        upgraded.map_err(|error| failed(&format!("upgrade pool '{}'", self.pool), &error))?;
-        Ok(self.format())
-    }
+pub(crate) fn upgrade(pool: &OpenPool) -> Result<Value, Failure> {
+    let upgraded = pool.engine().upgrade();
+    upgraded.map_err(|error| failed(&format!("upgrade pool '{}'", pool.name()), &error))?;
+    Ok(format(pool))
+}
 
-    pub(crate) fn pool_set(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        let properties: Vec<(String, String)> = parameters.value("properties")?;
-        // All of them or none.
-        for (name, value) in &properties {
-            let checked = terrace_engine::pool_properties::canonical(name, value);
-            checked
-                .map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error).as_usage())?;
-        }
-        for (name, value) in &properties {
-            let outcome = self.engine.set_property(name, value);
-            outcome.map_err(|error| failed(&format!("set {name} of pool '{}'", self.pool), &error))?;
-        }
-        Ok(Value::Null)
+pub(crate) fn pool_set(pool: &OpenPool, parameters: &Parameters) -> Result<Value, Failure> {
+    let properties: Vec<(String, String)> = parameters.value("properties")?;
+    // All of them or none.
+    for (name, value) in &properties {
+        let checked = terrace_engine::pool_properties::canonical(name, value);
+        checked
+            .map_err(|error| failed(&format!("set {name} of pool '{}'", pool.name()), &error).as_usage())?;
     }
-
-    pub(crate) fn tiers(&self) -> Value {
-        let status = self.engine.status();
-        let tiers = self.engine.pool().tiers();
-        let rows = tiers.iter().enumerate().map(|(number, tier)| {
-            let usage = status.tiers.get(number).cloned().unwrap_or_default();
-            let mut row = tier_json(
-                &self.pool,
-                number,
-                tier,
-                usage.size_bytes,
-                usage.used_bytes,
-                usage.live_bytes,
-            );
-            row["hold"] = json!(self.engine.hold_of(&tier.settings.name));
-            let lands =
-                |sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential) == number;
-            row["lands"] = json!(
-                Landing {
-                    sequential: lands(true),
-                    random: lands(false),
-                }
-                .as_str()
-            );
-            row
-        });
-        Value::Array(rows.collect())
+    for (name, value) in &properties {
+        let outcome = pool.engine().set_property(name, value);
+        outcome.map_err(|error| failed(&format!("set {name} of pool '{}'", pool.name()), &error))?;
     }
+    Ok(Value::Null)
+}
 
-    pub(crate) fn tier_set(&self, parameters: &Parameters) -> Result<Value, Failure> {
-        let name = parameters.text("tier")?;
-        let what = format!("set tier '{}/{name}'", self.pool);
-        let tiers = self.engine.pool().tiers();
-        let Some(tier) = tiers.iter().find(|tier| tier.settings.name == name) else {
-            let names: Vec<_> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
-            return Err(Failure::new(
-                what,
-                "there is no such tier",
-                format!("there are {}", names.join(", ")),
-            ));
-        };
-        let mut settings = tier.settings.clone();
-        let properties: Vec<(String, String)> = parameters.value("properties")?;
-        let devices = self.engine.pool().devices();
-        let stays = |number: &&u16| {
-            let mut others = devices.iter().filter(|device| !device.draining);
-            others.any(|device| device.number == **number)
-        };
-        let staying = tier.devices.iter().filter(stays).count();
-        let mut hold = None;
-        for (property, value) in &properties {
-            if property == "hold" {
-                let level = match value.as_str() {
-                    "off" | "none" => None,
-                    _ => Some(parse_level(value).ok_or_else(|| {
-                        let why =
-                            format!("hold cannot be '{value}'; it takes a fill level such as 90%, or off");
-                        Failure::new(what.clone(), why, "").as_usage()
-                    })?),
-                };
-                hold = Some(level);
-                continue;
+pub(crate) fn tiers(pool: &OpenPool) -> Value {
+    let status = pool.engine().status();
+    let tiers = pool.engine().pool().tiers();
+    let rows = tiers.iter().enumerate().map(|(number, tier)| {
+        let usage = status.tiers.get(number).cloned().unwrap_or_default();
+        let mut row = tier_json(
+            pool.name(),
+            number,
+            tier,
+            usage.size_bytes,
+            usage.used_bytes,
+            usage.live_bytes,
+        );
+        row["hold"] = json!(pool.engine().hold_of(&tier.settings.name));
+        let lands = |sequential| landing_tier(tiers.iter().map(|tier| &tier.settings), sequential) == number;
+        row["lands"] = json!(
+            Landing {
+                sequential: lands(true),
+                random: lands(false),
             }
-            change_tier(&mut settings, property, value)
-                .map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
-        }
-        let copies_before = tier.settings.copies;
-        if settings.copies != copies_before && usize::from(settings.copies) > staying {
-            return Err(Failure::new(
-                what,
-                format!(
-                    "copies cannot be {}: each lies on a device of its own, and the tier has {staying}",
-                    settings.copies
-                ),
-                format!(
-                    "add devices first: 'terrace pool add {} {name}=DEVICE'",
-                    self.pool
-                ),
-            ));
-        }
-        let copies = settings.copies;
-        // Settings of the tier that content leaves.
-        let is = |tier: Option<&TierInfo>| tier.is_some_and(|tier| tier.settings.name == name);
-        let asks = |property: &str, has: bool| has && properties.iter().any(|(asked, _)| asked == property);
-        let idle = [
-            (
-                is(tiers.first()) && asks("promote_after", settings.promote_after > 0),
-                "promote_after",
-            ),
-            (
-                is(tiers.last()) && asks("demote_after", settings.demote_after_seconds > 0),
-                "demote_after",
-            ),
-        ];
-        let idle = idle
-            .into_iter()
-            .filter_map(|(is_idle, property)| is_idle.then_some(property));
-        let idle: Vec<_> = idle.collect();
-        if settings.low_water > settings.high_water {
-            return Err(Failure::new(
-                what,
-                format!(
-                    "low_water would be {:.0}%, above high_water, {:.0}%",
-                    settings.low_water * 100.0,
-                    settings.high_water * 100.0
-                ),
-                "set both in one command, low_water not above high_water",
-            ));
-        }
-        // All of it or nothing.
-        if hold.flatten().is_some() && tiers.last().is_some_and(|last| last.settings.name == name) {
-            let faster = tiers.iter().rev().nth(1);
-            let remedy = match faster {
-                Some(faster) => format!(
-                    "set it on the tier that is to hold what is written, such as {}/{}",
-                    self.pool, faster.settings.name
-                ),
-                None => format!(
-                    "add a slower tier first: 'terrace pool add {} NAME=DEVICE --after {name}'",
-                    self.pool
-                ),
-            };
-            let why = format!(
-                "tier '{name}' is the slowest, from which nothing moves down: there is nothing to hold"
-            );
-            return Err(Failure::new(what, why, remedy));
-        }
-        let level = hold.unwrap_or_else(|| self.engine.hold_of(&name));
-        if let Some(level) = level.filter(|level| *level <= settings.low_water) {
-            let why = format!(
-                "hold ({:.0}%) must be above low_water ({:.0}%), down to which the tier is emptied when it is reached",
-                level * 100.0,
-                settings.low_water * 100.0
-            );
-            return Err(Failure::new(what, why, "set both in one command, or hold=off"));
-        }
-        // Who begins to hold does so before other marks are in force, or what is above them would sink meanwhile.
-        let first = hold.filter(|level| level.is_some_and(|level| level > tier.settings.low_water));
-        let set_hold = |level: Option<Option<f64>>| match level {
-            Some(level) => self
-                .engine
-                .set_hold(&name, level)
-                .map_err(|error| failed(&what, &error)),
-            None => Ok(()),
-        };
-        set_hold(first)?;
-        let taken = self
-            .engine
-            .set_tier(&name, settings)
-            .map_err(|error| failed(&what, &error))?;
-        set_hold(hold.filter(|_| first.is_none()))?;
-        // The tier is set, whatever becomes of this: what it could not do is done later, and `status` says so until then.
-        let mirrored = (copies > copies_before).then(|| {
-            let mirrored = self.engine.mirror_metadata();
-            mirrored.unwrap_or_else(|error| {
-                tracing::warn!(%error, "log and metadata did not get their second copy at once");
-                false
-            })
-        });
-        let taken = taken
-            .iter()
-            .map(|(tier, landing)| json!({ "tier": tier, "landing": landing.as_str() }));
-        Ok(json!({
-            "landing_taken_from": taken.collect::<Vec<_>>(),
-            "copies_before": copies_before,
-            "copies": copies,
-            "metadata_mirrored": mirrored,
-            "without_effect": idle,
-        }))
-    }
+            .as_str()
+        );
+        row
+    });
+    Value::Array(rows.collect())
+}
 
-    /// Why nothing more goes to the tier of a pin, if so.
-    pub(crate) fn pin_has_no_room(&self, pin: &str) -> Option<String> {
-        let tiers = self.engine.pool().tiers();
-        let Some(tier) = tiers.iter().find(|tier| tier.settings.name == pin) else {
-            return Some("which the pool does not have any more".into());
-        };
-        // The last segments are not for what is moved there: log and metadata need them.
-        (tier.free_segments * 10 <= tier.segments).then(|| "which is full".to_owned())
+pub(crate) fn tier_set(pool: &OpenPool, parameters: &Parameters) -> Result<Value, Failure> {
+    let name = parameters.text("tier")?;
+    let what = format!("set tier '{}/{name}'", pool.name());
+    let tiers = pool.engine().pool().tiers();
+    let Some(tier) = tiers.iter().find(|tier| tier.settings.name == name) else {
+        let names: Vec<_> = tiers.iter().map(|tier| tier.settings.name.as_str()).collect();
+        return Err(Failure::new(
+            what,
+            "there is no such tier",
+            format!("there are {}", names.join(", ")),
+        ));
+    };
+    let mut settings = tier.settings.clone();
+    let properties: Vec<(String, String)> = parameters.value("properties")?;
+    let devices = pool.engine().pool().devices();
+    let stays = |number: &&u16| {
+        let mut others = devices.iter().filter(|device| !device.draining);
+        others.any(|device| device.number == **number)
+    };
+    let staying = tier.devices.iter().filter(stays).count();
+    let mut hold = None;
+    for (property, value) in &properties {
+        if property == "hold" {
+            let level = match value.as_str() {
+                "off" | "none" => None,
+                _ => Some(parse_level(value).ok_or_else(|| {
+                    let why = format!("hold cannot be '{value}'; it takes a fill level such as 90%, or off");
+                    Failure::new(what.clone(), why, "").as_usage()
+                })?),
+            };
+            hold = Some(level);
+            continue;
+        }
+        change_tier(&mut settings, property, value)
+            .map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
     }
+    let copies_before = tier.settings.copies;
+    if settings.copies != copies_before && usize::from(settings.copies) > staying {
+        return Err(Failure::new(
+            what,
+            format!(
+                "copies cannot be {}: each lies on a device of its own, and the tier has {staying}",
+                settings.copies
+            ),
+            format!(
+                "add devices first: 'terrace pool add {} {name}=DEVICE'",
+                pool.name()
+            ),
+        ));
+    }
+    let copies = settings.copies;
+    // Settings of the tier that content leaves.
+    let is = |tier: Option<&TierInfo>| tier.is_some_and(|tier| tier.settings.name == name);
+    let asks = |property: &str, has: bool| has && properties.iter().any(|(asked, _)| asked == property);
+    let idle = [
+        (
+            is(tiers.first()) && asks("promote_after", settings.promote_after > 0),
+            "promote_after",
+        ),
+        (
+            is(tiers.last()) && asks("demote_after", settings.demote_after_seconds > 0),
+            "demote_after",
+        ),
+    ];
+    let idle = idle
+        .into_iter()
+        .filter_map(|(is_idle, property)| is_idle.then_some(property));
+    let idle: Vec<_> = idle.collect();
+    if settings.low_water > settings.high_water {
+        return Err(Failure::new(
+            what,
+            format!(
+                "low_water would be {:.0}%, above high_water, {:.0}%",
+                settings.low_water * 100.0,
+                settings.high_water * 100.0
+            ),
+            "set both in one command, low_water not above high_water",
+        ));
+    }
+    // All of it or nothing.
+    if hold.flatten().is_some() && tiers.last().is_some_and(|last| last.settings.name == name) {
+        let faster = tiers.iter().rev().nth(1);
+        let remedy = match faster {
+            Some(faster) => format!(
+                "set it on the tier that is to hold what is written, such as {}/{}",
+                pool.name(),
+                faster.settings.name
+            ),
+            None => format!(
+                "add a slower tier first: 'terrace pool add {} NAME=DEVICE --after {name}'",
+                pool.name()
+            ),
+        };
+        let why =
+            format!("tier '{name}' is the slowest, from which nothing moves down: there is nothing to hold");
+        return Err(Failure::new(what, why, remedy));
+    }
+    let level = hold.unwrap_or_else(|| pool.engine().hold_of(&name));
+    if let Some(level) = level.filter(|level| *level <= settings.low_water) {
+        let why = format!(
+            "hold ({:.0}%) must be above low_water ({:.0}%), down to which the tier is emptied when it is reached",
+            level * 100.0,
+            settings.low_water * 100.0
+        );
+        return Err(Failure::new(what, why, "set both in one command, or hold=off"));
+    }
+    // Who begins to hold does so before other marks are in force, or what is above them would sink meanwhile.
+    let first = hold.filter(|level| level.is_some_and(|level| level > tier.settings.low_water));
+    let set_hold = |level: Option<Option<f64>>| match level {
+        Some(level) => pool
+            .engine()
+            .set_hold(&name, level)
+            .map_err(|error| failed(&what, &error)),
+        None => Ok(()),
+    };
+    set_hold(first)?;
+    let taken = pool
+        .engine()
+        .set_tier(&name, settings)
+        .map_err(|error| failed(&what, &error))?;
+    set_hold(hold.filter(|_| first.is_none()))?;
+    // The tier is set, whatever becomes of this: what it could not do is done later, and `status` says so until then.
+    let mirrored = (copies > copies_before).then(|| {
+        let mirrored = pool.engine().mirror_metadata();
+        mirrored.unwrap_or_else(|error| {
+            tracing::warn!(%error, "log and metadata did not get their second copy at once");
+            false
+        })
+    });
+    let taken = taken
+        .iter()
+        .map(|(tier, landing)| json!({ "tier": tier, "landing": landing.as_str() }));
+    Ok(json!({
+        "landing_taken_from": taken.collect::<Vec<_>>(),
+        "copies_before": copies_before,
+        "copies": copies,
+        "metadata_mirrored": mirrored,
+        "without_effect": idle,
+    }))
+}
+
+/// Why nothing more goes to the tier of a pin, if so.
+pub(crate) fn pin_has_no_room(pool: &OpenPool, pin: &str) -> Option<String> {
+    let tiers = pool.engine().pool().tiers();
+    let Some(tier) = tiers.iter().find(|tier| tier.settings.name == pin) else {
+        return Some("which the pool does not have any more".into());
+    };
+    // The last segments are not for what is moved there: log and metadata need them.
+    (tier.free_segments * 10 <= tier.segments).then(|| "which is full".to_owned())
 }
 
 fn tier_json(pool: &str, number: usize, tier: &TierInfo, size: u64, used: u64, live: u64) -> Value {

@@ -11,7 +11,7 @@ use terrace_engine::{Engine, Plight};
 use terrace_pool::{DeviceInfo, DeviceState};
 use terrace_store::{ChunkId, StoreError};
 
-use crate::daemon::Daemon;
+use crate::daemon::open_pool::OpenPool;
 
 /// Chunks of which it is known at a time: those of neighbouring regions are asked for again, and a dataset may have any number.
 const KNOWN_MAX: usize = 1 << 16;
@@ -71,20 +71,20 @@ impl Loss {
     }
 }
 
-impl Daemon {
+impl Loss {
     /// To count with.
-    pub(crate) fn loss(&self) -> Loss {
-        let devices = self.engine.pool().devices();
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let devices = engine.pool().devices();
         let is_whole = |device: &DeviceInfo| device.state == DeviceState::Online && device.cut_off_bytes == 0;
-        Loss {
-            nothing: devices.iter().all(is_whole) && self.engine.chunks().live_on_absent_devices() == 0,
-            ..Loss::default()
+        Self {
+            nothing: devices.iter().all(is_whole) && engine.chunks().live_on_absent_devices() == 0,
+            ..Self::default()
         }
     }
 
     /// What an answer says of it: `lost_on`, `failing_bytes`, `failing_on`.
-    pub(crate) fn say_loss(&self, loss: &Loss, answer: &mut Value) {
-        let devices = self.engine.pool().devices();
+    pub(crate) fn tell(&self, engine: &Engine, answer: &mut Value) {
+        let devices = engine.pool().devices();
         let rows = |sums: &BTreeMap<u16, u64>| {
             let rows = sums.iter().map(|(number, bytes)| {
                 let device = devices.iter().find(|device| device.number == *number);
@@ -97,22 +97,22 @@ impl Daemon {
             });
             Value::Array(rows.collect())
         };
-        answer["lost_on"] = rows(&loss.gone);
-        answer["failing_on"] = rows(&loss.failing);
-        answer["failing_bytes"] = json!(loss.failing_bytes);
+        answer["lost_on"] = rows(&self.gone);
+        answer["failing_on"] = rows(&self.failing);
+        answer["failing_bytes"] = json!(self.failing_bytes);
     }
 
     /// Why some of it cannot be read, and what to do; `None` if all can.
-    pub(crate) fn loss_in_words(&self, loss: &Loss, lost_bytes: u64) -> Option<String> {
+    pub(crate) fn in_words(&self, pool: &OpenPool, lost_bytes: u64) -> Option<String> {
         if lost_bytes == 0 {
             return None;
         }
-        let devices = self.engine.pool().devices();
+        let devices = pool.engine().pool().devices();
         let named = |number: &u16| devices.iter().find(|device| device.number == *number);
-        let advice = match loss.gone.keys().any(|number| named(number).is_some()) {
+        let advice = match self.gone.keys().any(|number| named(number).is_some()) {
             true => format!(
                 "'terrace status {0}' says how the device is brought back, and 'terrace status {0} --lost' names all such files",
-                self.pool
+                pool.name()
             ),
             false => "what had it has left the pool: restore it from a copy, or delete it".to_owned(),
         };

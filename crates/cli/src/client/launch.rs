@@ -14,8 +14,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use terrace_control::{Failure, ProcessId, RunLock};
 
-use super::places::Places;
-use crate::crash::Crashes;
+use crate::{crash::Crashes, machine::Places};
 
 /// The one line that a daemon writes to its standard output when it serves, or cannot.
 #[derive(Debug, Serialize, Deserialize)]

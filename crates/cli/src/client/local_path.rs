@@ -8,12 +8,11 @@ use std::path::Path;
 
 use terrace_control::Failure;
 
-use super::{
-    client::{ANSWER_PATIENCE, Client, Unanswered},
-    places::Places,
-    registry::Registry,
+use super::client::{ANSWER_PATIENCE, Client, Unanswered};
+use crate::{
+    arguments::split_pool,
+    machine::{Places, Registry},
 };
-use crate::arguments::split_pool;
 
 /// Refuses a path on a mount whose daemon gives no sign of life. One that is dead is none of those: the kernel says so at once.
 pub fn check_answers(places: &Places, path: &Path) -> Result<(), Failure> {

@@ -18,17 +18,14 @@ use parking_lot::{Condvar, Mutex};
 use terrace_device::{Complaint, ServedRequest};
 
 use super::{
-    kernel_device::Connection,
-    notification::invalidate_inode,
-    page_drops::PageDrops,
     read_loop,
     threads::{Crew, Place},
-    uring_entry,
     uring_threads::RingCrew,
 };
 use crate::{
     protocol::{Dialect, Header, ReplyBuffer, Request, feature, operation},
     server::{Answer, Server},
+    transport::{Connection, PageDrops, invalidate_inode, uring_entry},
 };
 
 /// What is done once a mount has ended.
@@ -36,13 +33,13 @@ type EndHook = Box<dyn FnOnce() + Send>;
 
 /// See the module.
 pub struct Serving {
-    pub server: Server,
-    pub connection: Arc<Connection>,
-    pub crew: Crew,
-    pub places: Mutex<Vec<Arc<Place>>>,
-    pub dialect: Dialect,
+    server: Server,
+    connection: Arc<Connection>,
+    pub(super) crew: Crew,
+    places: Mutex<Vec<Arc<Place>>>,
+    pub(super) dialect: Dialect,
     /// Where memory counts that requests and the threads take, bytes.
-    pub memory_count: Arc<AtomicU64>,
+    memory_count: Arc<AtomicU64>,
     rings: OnceLock<Arc<RingCrew>>,
     /// Where threads may run.
     processors: Option<rustix::thread::CpuSet>,
@@ -56,8 +53,6 @@ pub struct Serving {
     page_drops: Arc<PageDrops>,
 }
 
-/// After so long without a request the memory of long ones is given back.
-pub const REST: Duration = Duration::from_secs(1);
 /// What a thread takes beside the requests that it serves: what is used of its stack, and its handle to the kernel.
 const THREAD_BYTES: u64 = 24 << 10;
 
@@ -66,11 +61,11 @@ const THREAD_BYTES: u64 = 24 << 10;
 const PAGES_PATIENCE: Duration = Duration::from_millis(250);
 
 impl Serving {
-    /// With no thread yet.
-    pub fn new(server: Server, connection: Connection, crew: Crew) -> Self {
+    /// With no thread yet. What requests and threads take counts in `memory_count`, bytes.
+    pub fn new(server: Server, connection: Connection, crew: Crew, memory_count: Arc<AtomicU64>) -> Self {
         Self {
             dialect: server.negotiated().dialect(),
-            memory_count: server.memory_count(),
+            memory_count,
             server,
             connection: Arc::new(connection),
             crew,
@@ -86,6 +81,32 @@ impl Serving {
             awaited_requests: AtomicU64::new(0),
             page_drops: Arc::default(),
         }
+    }
+
+    /// What answers the requests.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Where requests come from.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Where memory counts that requests and the threads take, bytes.
+    pub fn memory_count(&self) -> &Arc<AtomicU64> {
+        &self.memory_count
+    }
+
+    /// Has the watcher look at a place, until it is [removed](Self::remove_place).
+    pub(super) fn add_place(&self, place: Place) -> Arc<Place> {
+        let place = Arc::new(place);
+        self.places.lock().push(place.clone());
+        place
+    }
+
+    pub(super) fn remove_place(&self, place: &Arc<Place>) {
+        self.places.lock().retain(|other| !Arc::ptr_eq(other, place));
     }
 
     /// Runs `life` on a thread of its own. The mount has not ended before all of these have.

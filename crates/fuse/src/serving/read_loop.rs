@@ -10,11 +10,13 @@ use std::{
 };
 
 use super::{
-    dispatch::{REST, Serving},
-    kernel_device::{Connection, Received, RequestBuffer},
+    dispatch::Serving,
     threads::{Call, Place},
 };
-use crate::protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, SmallRow, parse};
+use crate::{
+    protocol::{Header, PAYLOAD_BYTES_MAX, ReplyBuffer, Request, SmallRow, parse},
+    transport::{Connection, REST, Received, RequestBuffer},
+};
 
 /// After this many reads of the device in a row that failed for no known reason a mount is given up.
 const FAILURES_MAX: u32 = 100;
@@ -32,10 +34,9 @@ pub fn start(serving: &Arc<Serving>) -> io::Result<()> {
         return Ok(());
     }
     let started = serving.start("fuse", |serving| {
-        let place = Arc::new(Place::default());
-        serving.places.lock().push(place.clone());
+        let place = serving.add_place(Place::default());
         Receiver::new(serving, &place).run();
-        serving.places.lock().retain(|other| !Arc::ptr_eq(other, &place));
+        serving.remove_place(&place);
     });
     if started.is_err() {
         serving.crew.did_not_join();
@@ -72,10 +73,10 @@ impl<'a> Receiver<'a> {
         Self {
             shared,
             place,
-            waiting: shared.connection.duplicate(true).ok(),
-            looking: shared.connection.duplicate(false).ok(),
-            buffer: RequestBuffer::new(PAYLOAD_BYTES_MAX, &shared.memory_count),
-            reply: ReplyBuffer::counted_in(&shared.memory_count),
+            waiting: shared.connection().duplicate(true).ok(),
+            looking: shared.connection().duplicate(false).ok(),
+            buffer: RequestBuffer::new(PAYLOAD_BYTES_MAX, shared.memory_count()),
+            reply: ReplyBuffer::counted_in(shared.memory_count()),
             small_row: SmallRow::default(),
         }
     }
@@ -137,7 +138,7 @@ impl<'a> Receiver<'a> {
         if self.small_row.note(longest) && self.is_grown() {
             self.give_back();
         }
-        let waiting = self.waiting.as_ref().unwrap_or(&self.shared.connection);
+        let waiting = self.waiting.as_ref().unwrap_or(self.shared.connection());
         while let Some(looking) = &self.looking
             && (self.buffer.is_grown() || self.reply.is_grown())
         {
@@ -207,14 +208,14 @@ impl<'a> Receiver<'a> {
         } else {
             self.waiting.as_ref()
         };
-        if let Err(error) = from.unwrap_or(&self.shared.connection).send(message) {
+        if let Err(error) = from.unwrap_or(self.shared.connection()).send(message) {
             // The kernel refuses a malformed reply and waits on: an error at least lets the caller go.
             tracing::error!(
                 "the kernel refused a reply to operation {}: {error}",
                 header.operation
             );
             let message = self.reply.finish(header.unique, libc::EIO);
-            let _ = from.unwrap_or(&self.shared.connection).send(message);
+            let _ = from.unwrap_or(self.shared.connection()).send(message);
         }
     }
 
@@ -234,6 +235,6 @@ impl<'a> Receiver<'a> {
         } else {
             self.waiting.as_ref()
         };
-        let _ = from.unwrap_or(&self.shared.connection).send(message);
+        let _ = from.unwrap_or(self.shared.connection()).send(message);
     }
 }

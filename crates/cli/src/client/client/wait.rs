@@ -17,7 +17,7 @@ use serde_json::Value;
 use terrace_control::{Connection, ControlError, HELLO, Request, RunLock};
 
 use super::ANSWER_PATIENCE;
-use crate::machine::{Places, launch};
+use crate::{client::launch, machine::Places};
 
 /// How often it is looked whether one that says nothing was stopped.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(200);

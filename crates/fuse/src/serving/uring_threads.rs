@@ -22,12 +22,11 @@ use std::{
     },
 };
 
-use super::{
-    dispatch::Serving,
-    threads::Place,
-    uring_entry::{self, RingEntry, Taken},
+use super::{dispatch::Serving, threads::Place};
+use crate::{
+    protocol::{ReplyBuffer, parse},
+    transport::{RingEntry, Taken, uring_entry},
 };
-use crate::protocol::{ReplyBuffer, parse};
 
 /// Threads of a queue to begin with, where there are few queues; one where there are many.
 const THREADS_START: usize = 2;
@@ -113,7 +112,7 @@ pub fn start(serving: &Arc<Serving>, threads_max: usize) -> io::Result<Arc<RingC
     drop(told);
     let result: io::Result<()> = started.and_then(|()| registered.iter().collect());
     if let Err(error) = result {
-        RingEntry::decline(&serving.connection);
+        RingEntry::decline(serving.connection());
         return Err(error);
     }
     Ok(crew)
@@ -132,9 +131,9 @@ impl RingCrew {
         let crew = self.clone();
         let started = serving.start("fuse-ring", move |serving| {
             let entry = RingEntry::register(
-                &serving.connection,
+                serving.connection(),
                 crew.queues[queue].number,
-                &serving.memory_count,
+                serving.memory_count(),
             );
             match entry {
                 Ok(entry) => {
@@ -155,8 +154,7 @@ impl RingCrew {
 
     fn run(self: &Arc<Self>, serving: &Arc<Serving>, queue: usize, thread: u32, mut entry: RingEntry) {
         let state = &self.queues[queue];
-        let place = Arc::new(Place::of_queue(queue));
-        serving.places.lock().push(place.clone());
+        let place = serving.add_place(Place::of_queue(queue));
         let (mut row, mut at_home) = (0, false);
         let anywhere = uring_entry::processors();
         let result = loop {
@@ -182,11 +180,11 @@ impl RingCrew {
                 .memory()
                 .answer(|bytes, reply| answer(serving, bytes, reply));
             serving.crew.done(&place);
-            if let Err(error) = entry.hand_over(&serving.connection) {
+            if let Err(error) = entry.hand_over(serving.connection()) {
                 break Err(error);
             }
         };
-        serving.places.lock().retain(|other| !Arc::ptr_eq(other, &place));
+        serving.remove_place(&place);
         // The threads are gone before the entry, so that its place is free when it is replaced.
         state.threads.fetch_sub(1, Ordering::Relaxed);
         drop(entry);

@@ -53,7 +53,18 @@ pub struct MountOptions {
 
 /// Where memory is counted, bytes; of all mounts of a pool in one place.
 #[derive(Debug, Clone, Default)]
-pub struct MemoryCount(pub Arc<AtomicU64>);
+pub struct MemoryCount(Arc<AtomicU64>);
+
+impl MemoryCount {
+    /// In `bytes`.
+    pub fn new(bytes: Arc<AtomicU64>) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &Arc<AtomicU64> {
+        &self.0
+    }
+}
 
 impl PartialEq for MemoryCount {
     fn eq(&self, other: &Self) -> bool {

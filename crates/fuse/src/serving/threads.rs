@@ -163,11 +163,6 @@ impl Crew {
         place.held.store(true, Ordering::Release);
     }
 
-    /// How many are to receive at a time.
-    pub fn places(&self) -> usize {
-        self.places
-    }
-
     /// Whether everyone is to stop.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)

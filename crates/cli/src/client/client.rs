@@ -16,8 +16,11 @@ use serde_json::Value;
 use terrace_control::{Answer, Connection, ControlError, Failure, Request, RunLock};
 
 use self::wait::{LOOK_INTERVAL, Wait, hello, is_silence, is_stopped, silence};
-use super::{launch, output::ProgressDisplay, places::Places, registry::Registry};
-use crate::crash::Crashes;
+use super::launch;
+use crate::{
+    crash::Crashes,
+    machine::{Places, Registry, output::ProgressDisplay},
+};
 
 /// How long a daemon may give no sign of life until it is told of.
 pub const ANSWER_PATIENCE: Duration = Duration::from_millis(1600);
@@ -65,7 +68,7 @@ impl Client {
 
     /// The same; whether it does not answer at all, within so long, is told apart.
     pub fn find(places: &Places, pool: &str, patience: Duration) -> Result<Option<Self>, Unanswered> {
-        crate::machine::places::check_pool_name(pool)?;
+        crate::machine::check_pool_name(pool)?;
         let begun = Instant::now();
         let deadline = begun + launch::PATIENCE;
         let mut is_told = false;
