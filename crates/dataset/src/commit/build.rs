@@ -12,17 +12,16 @@ use terrace_store::{BLOCK_BYTES, ChunkId, Sequence, Trial, Written};
 use super::{
     chunking::{Part, Run, joined, runs},
     freeze::{Frozen, FrozenObject},
+    preallocated_count::Counting,
 };
 use crate::{
-    live::{CachedRegion, LiveDataset},
+    live::{CachedRegion, Fragment, LiveDataset, part_of},
     objects::{HAS_XATTRS, Layer, SLOT_BLOCKS, Slot},
     posix::FsError,
-    quota::{Counting, Preallocated},
     records::{
-        EntryRecord, FileKind, Old, OrphanRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, VersionedBatch,
-        keys,
+        EntryRecord, FileKind, Old, OrphanRecord, Preallocated, REGION_BLOCKS, REGION_BYTES, RegionRecord,
+        VersionedBatch, keys,
     },
-    relayout::{Fragment, part_of},
     settings::Settings,
 };
 
@@ -639,7 +638,7 @@ impl LiveDataset {
         // What the commit counts needs no promise any more.
         self.dataset.usage().give_back();
         drop(frozen.shared);
-        self.let_go.counted(frozen.let_go_bytes);
+        self.pending_frees.counted(frozen.let_go_bytes);
         self.sub_dirty(frozen.dirty_bytes);
     }
 

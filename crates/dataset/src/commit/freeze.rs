@@ -6,17 +6,14 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use parking_lot::RwLockWriteGuard;
 use terrace_store::{BLOCK_BYTES, Flow, Sequence};
 
 use crate::{
-    live::{Accepts, Live, LiveDataset, Paused, Relaid},
+    live::{LiveDataset, ahead_memory_bytes},
     objects::{Change, Layer, Object, State, XattrChange},
     posix::FsError,
-    quota::{Charge, Promised},
-    records::InodeRecord,
-    relayout::{Cut, Fragment, HotPiece},
-    writing::{StoodStill, ahead_memory_bytes},
+    quota::Charge,
+    records::{InodeRecord, Promised},
 };
 
 /// Bytes written in sequence that make a stream.
@@ -71,7 +68,7 @@ impl LiveDataset {
         let list = std::mem::take(&mut *self.dirty.lock());
         let (mut room_bytes, mut dirty_bytes) = self.freeze_metadata();
         let mut ahead_bytes = 0;
-        let let_go_bytes = self.let_go.frozen();
+        let let_go_bytes = self.pending_frees.frozen();
         self.ahead.clear();
         let shared = self.shared.lock().take();
         let mut objects = Vec::with_capacity(list.len());
@@ -160,81 +157,5 @@ impl LiveDataset {
                 Err(error)
             }
         }
-    }
-}
-
-struct Standstill<'a> {
-    live: &'a LiveDataset,
-    gate: RwLockWriteGuard<'a, ()>,
-    _still: StoodStill<'a>,
-}
-
-impl Paused for Standstill<'_> {
-    fn freeze(self: Box<Self>, checkpoint: u64) {
-        let mut pending = self.live.pending.lock();
-        // What an earlier commit could not write comes first; what is dirty now then waits for the next one.
-        if pending.is_none() {
-            *pending = Some(self.live.freeze(checkpoint));
-        } else {
-            self.live.group.skipped();
-        }
-        drop(pending);
-        drop(self.gate);
-    }
-}
-
-impl Live for LiveDataset {
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
-        // First what is on its way to the store, so that it is not written a second time.
-        let still = self.stand_still()?;
-        Ok(Box::new(Standstill {
-            live: self,
-            gate: self.gate.write(),
-            _still: still,
-        }))
-    }
-
-    fn write_ahead(&self) -> bool {
-        self.write_ahead_step()
-    }
-
-    fn commit_frozen(&self) -> Result<Sequence, FsError> {
-        let sequence = self.commit_pending()?;
-        if self.group.take_skipped() {
-            return Err(FsError::io(
-                "an earlier commit had failed and was made up for only now; try again",
-            ));
-        }
-        Ok(sequence)
-    }
-
-    fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Relaxed)
-    }
-
-    fn unfrozen_metadata_bytes(&self) -> u64 {
-        LiveDataset::unfrozen_metadata_bytes(self)
-    }
-
-    fn referenced_bytes(&self) -> u64 {
-        LiveDataset::referenced_bytes(self)
-    }
-
-    fn relayout(
-        &self,
-        fragments: &[Fragment],
-        cut: Cut,
-        wanted: Accepts<'_>,
-        most_bytes: u64,
-    ) -> Vec<Result<Relaid, FsError>> {
-        self.lay_out(fragments, cut, wanted, most_bytes)
-    }
-
-    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
-        self.raise_pieces(pieces, tier)
-    }
-
-    fn close(&self) {
-        self.relayouts.close();
     }
 }

@@ -4,19 +4,19 @@
 //! reaches every caller that waited for it; what failed stays frozen and is tried first by the next commit, so that
 //! a later success never leaves it out; no caller waits for ever on a thread that a silent device blocks (0094).
 
+use crate::{
+    live::{ANSWERS_LOOK, LiveDataset},
+    posix::FsError,
+    settings::Durability,
+};
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use parking_lot::{Condvar, Mutex};
 use terrace_cache::Service;
 use terrace_store::Sequence;
-
-use crate::{live::LiveDataset, posix::FsError, settings::Durability};
-
-/// How often a waiting caller checks whether a silent device may block the thread that it waits for.
-pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Rounds {
@@ -100,7 +100,7 @@ impl LiveDataset {
     fn commit_now(&self) -> Result<Sequence, FsError> {
         self.dataset
             .environment()
-            .relief
+            .room
             .clear_landing(self.uncommitted_bytes());
         let _lock = self.dataset.commit_lock_while_answered()?;
         if self.dataset.is_gone() {

@@ -4,10 +4,11 @@ mod build;
 mod chunking;
 mod freeze;
 mod group;
+mod preallocated_count;
 
 pub(crate) use build::FREED_AT_ONCE_BYTES;
 pub(crate) use chunking::{
     Part, Run, blocks_of, compression_of, dedup_of, is_zero, joined, runs, runs_of_data,
 };
-pub(crate) use freeze::{Frozen, FrozenObject, STREAM_BYTES, flow};
-pub(crate) use group::{ANSWERS_LOOK, Group};
+pub(crate) use freeze::{Frozen, STREAM_BYTES, flow};
+pub(crate) use group::Group;

@@ -1,66 +1,22 @@
 //! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
 //! `attributes*`, `acl` and `commit`.
 
+use super::live_trait::{Live, Paused};
+use crate::{
+    live::{DatasetState, Fragment, LiveDataset, OfReserve},
+    namespace::NewObject,
+    objects::{HAS_CAPABILITY, Object, State, drop_capability},
+    posix::{
+        ACCESS_WRITE, AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FsError,
+        FsStatistics, ROOT, RenameMode, SeekTarget, SetAttributes, Strip, Tree, file_flags, permission,
+    },
+    records::{FILE_BYTES_MAX, FileKind, InodeRecord, Old, Time, VersionedBatch},
+    relayout::{Accepts, Cut, HotPiece, Relaid},
+    writing::some_written,
+};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
-
-use crate::{
-    live::{Accepts, DatasetState, Live, LiveDataset, OfReserve, Paused, Relaid},
-    namespace::{NewObject, xattrs},
-    objects::{HAS_CAPABILITY, Object, State},
-    posix::{
-        ACCESS_WRITE, Attributes, Context, DirectoryEntry, FileFlags, FsError, FsStatistics, ROOT,
-        SeekTarget, SetAttributes, Strip, Tree, file_flags, permission,
-    },
-    records::{FileKind, InodeRecord, Old, Time, VersionedBatch},
-    relayout::{Cut, Fragment, HotPiece},
-    writing::{FILE_BYTES_MAX, some_written},
-};
-
-/// How `rename` treats an existing target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RenameMode {
-    /// Replaces it.
-    Replace,
-    /// `Exists` if there is one (RENAME_NOREPLACE).
-    NoReplace,
-    /// Both must exist and change places (RENAME_EXCHANGE).
-    Exchange,
-    /// Replaces it and leaves a whiteout, a character device 0:0, where the name was (RENAME_WHITEOUT).
-    Whiteout,
-    /// The same; `Exists` if there is a target (RENAME_WHITEOUT with RENAME_NOREPLACE).
-    WhiteoutNoReplace,
-}
-
-impl RenameMode {
-    /// Whether a whiteout takes the place of the old name.
-    pub fn leaves_whiteout(self) -> bool {
-        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
-    }
-
-    /// Whether there may be no target.
-    pub fn keeps_target(self) -> bool {
-        matches!(self, Self::NoReplace | Self::WhiteoutNoReplace)
-    }
-}
-
-/// What `allocate` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AllocateMode {
-    /// Makes room; `keep_size` leaves the size even if the range ends behind it.
-    Reserve {
-        /// FALLOC_FL_KEEP_SIZE.
-        keep_size: bool,
-    },
-    /// FALLOC_FL_PUNCH_HOLE.
-    Punch,
-    /// FALLOC_FL_ZERO_RANGE.
-    Zero {
-        /// FALLOC_FL_KEEP_SIZE.
-        keep_size: bool,
-    },
-}
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,17 +34,6 @@ pub enum SetId {
     Kept,
     /// One or both fell: who relies on the mode must be told.
     Fell,
-}
-
-/// How `set_extended_attribute` treats an existing one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttributeMode {
-    /// Creates or replaces.
-    Set,
-    /// XATTR_CREATE: `Exists` if there is one.
-    Create,
-    /// XATTR_REPLACE: `NoAttribute` if there is none.
-    Replace,
 }
 
 /// A live filesystem. All methods may be called from any thread.
@@ -581,7 +526,7 @@ fn changed(state: &mut State, now: Time, context: &Context) -> SetId {
     let mode = permission::after_write(context, &state.inode);
     let before = std::mem::replace(&mut state.inode.mode, mode);
     if context.strip != Strip::Nothing {
-        xattrs::drop_capability(state);
+        drop_capability(state);
     }
     state.inode.modified = now;
     state.inode.changed = now;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
 
-use super::block_device::BlockRead;
+use super::live_trait::{Live, Paused};
 use crate::{
     commit::is_zero,
-    live::{Accepts, DatasetState, Live, LiveDataset, OfReserve, Paused, Relaid},
+    live::{DatasetState, Fragment, LiveDataset, OfReserve},
     objects::{Object, State},
     posix::{BlockStatus, FsError, ROOT, SeekTarget, pieces_of},
-    records::{FileKind, InodeRecord, Old, Time, VersionedBatch},
-    relayout::{Cut, Fragment, HotPiece},
-    writing::FILE_BYTES_MAX,
+    reading::BlockRead,
+    records::{FILE_BYTES_MAX, FileKind, InodeRecord, Old, Time, VersionedBatch},
+    relayout::{Accepts, Cut, HotPiece, Relaid},
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -142,6 +142,17 @@ impl Volume {
                 None => self.live.write_object(&self.object, offset, data, after).1?,
             }
         }
+        self.live.settle()
+    }
+
+    /// Makes the range read as zero and gives its room back.
+    pub fn discard(&self, offset: u64, length: u64) -> Result<(), FsError> {
+        self.live.writable()?;
+        self.within(offset, length)?;
+        self.live
+            .give_back(&self.object, offset, offset + length, &mut |from, to| {
+                self.discard_piece(from, to - from)
+            })?;
         self.live.settle()
     }
 

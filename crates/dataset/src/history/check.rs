@@ -13,20 +13,12 @@ use std::{
 
 use terrace_store::{ChunkId, Store, StoreError};
 
-use super::{
-    recount::shared_blocks_of,
-    sweep::{DATASET_TABLES, Job},
-};
-use crate::{
-    admin::{for_each, for_range},
-    quota::PreallocatedTotals,
-    records::{
-        Counters, DatasetRecord, EntryRecord, FileKind, InodeRecord, OrphanRecord, RegionRecord, damaged,
-        keys, split_value,
-    },
-};
-
 use self::preallocated::check_preallocated;
+use super::recount::shared_blocks_of;
+use crate::records::{
+    Counters, DATASET_TABLES, DatasetRecord, EntryRecord, FileKind, InodeRecord, Job, OrphanRecord,
+    PreallocatedTotals, RegionRecord, damaged, for_each, for_range, keys, split_value,
+};
 
 const PROBLEMS_MAX: usize = 1000;
 /// Versions that are looked up together.

@@ -13,29 +13,15 @@ use std::{cell::Cell, sync::Arc};
 
 use terrace_store::{Batch, Reservation, Store, StoreError};
 
-use super::sweep::Job;
 use crate::{
     admin::{Borrowed, Datasets, Node},
-    live::{DatasetState, Recount, Shared},
-    records::{Counters, decode_region, held_region, keys},
+    live::{DatasetState, Shared},
+    records::{Counters, Job, Recount, decode_region, held_region, keys},
     settings::DatasetError,
 };
 
 /// Regions that one step counts, at most: writers of the volume wait for it.
 const REGIONS: usize = 128;
-
-impl Recount {
-    pub(crate) fn of(number: u64, job: &Job) -> Option<Self> {
-        match job {
-            Job::Recount { held, cursor, .. } => Some(Self {
-                job: number,
-                held: *held,
-                cursor: cursor.clone(),
-            }),
-            _ => None,
-        }
-    }
-}
 
 impl Datasets {
     /// The counters of a dataset of which a checkpoint is held now, if it has promises to keep.

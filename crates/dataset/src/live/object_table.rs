@@ -13,20 +13,22 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use terrace_cache::Admitted;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Sequence};
 
-use super::{dataset_state::DatasetState, shared_blocks::Shared};
+use super::{
+    dataset_state::DatasetState, metadata::Metadata, pending_frees::PendingFrees, shared_blocks::Shared,
+    write_ahead_queue::WriteAheadQueue,
+};
 use crate::{
     commit::{FREED_AT_ONCE_BYTES, Frozen, Group},
-    memory::{cache_share::CacheShare, metadata::Metadata, names::Names},
-    objects::{Buffers, Cached, ClockMap, Object, State},
+    objects::{Buffers, CacheShare, Cached, ClockMap, Names, Object, State},
     posix::FsError,
-    quota::{Charge, Promised, RoomPool, Terms},
+    quota::{Charge, RoomPool, Terms},
     records::{
-        InodeRecord, Old, OrphanRecord, RegionRecord, Run, Time, damaged, decode_region, keys, read_as_of,
-        split_value,
+        InodeRecord, Old, OrphanRecord, Promised, RegionRecord, Run, Time, damaged, decode_region, keys,
+        read_as_of, split_value,
     },
     relayout::Relayouts,
     settings::{Durability, Settings},
-    writing::{Ahead, Large, LetGo},
+    writing::Large,
 };
 
 /// Room that a change of metadata takes until it is committed, bytes.
@@ -97,7 +99,7 @@ pub(crate) struct LiveDataset {
     pub(crate) dirty: Mutex<Vec<Arc<Object>>>,
     pub(crate) buffers: Buffers,
     pub(crate) rooms: RoomPool,
-    pub(crate) let_go: LetGo,
+    pub(crate) pending_frees: PendingFrees,
     /// The newest batch when the reserve was found used up, and nothing brought it back.
     pub(crate) reserve_missed: Mutex<Option<Sequence>>,
     /// Taken for changes of metadata.
@@ -117,7 +119,7 @@ pub(crate) struct LiveDataset {
     pub(crate) building: AtomicBool,
     pub(crate) group: Group,
     /// What is to be written ahead of a commit.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: WriteAheadQueue,
     pub(crate) large: Large,
     pub(crate) relayouts: Relayouts,
     /// What was preallocated since the last freeze. Added under the gate.
@@ -139,7 +141,7 @@ impl LiveDataset {
             dirty: Mutex::new(Vec::new()),
             buffers: Buffers::new(kept.clamp(4, 128) as usize, pages.min(PAGES_KEPT_MAX) as usize),
             rooms: RoomPool::default(),
-            let_go: LetGo::default(),
+            pending_frees: PendingFrees::default(),
             reserve_missed: Mutex::new(None),
             metadata: Metadata::default(),
             shared: Mutex::new(None),
@@ -149,7 +151,7 @@ impl LiveDataset {
             pending: Mutex::new(None),
             building: AtomicBool::new(false),
             group: Group::default(),
-            ahead: Ahead::new(dataset.environment().ahead.clone()),
+            ahead: WriteAheadQueue::new(dataset.environment().ahead.clone()),
             large: Large::default(),
             relayouts: Relayouts::default(),
             promised: Mutex::default(),
@@ -304,21 +306,16 @@ impl LiveDataset {
         let bytes = operations * METADATA_BYTES;
         let _admitted = self.admit_metadata_always(bytes)?;
         let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
-        let is_taken =
-            self.rooms.take_at_hand(bytes) || (is_there() && self.rooms.take(&self.dataset, bytes).is_ok());
+        let is_taken = self.rooms.take_at_hand(bytes)
+            || (is_there() && self.rooms.take(self.dataset.usage(), bytes).is_ok());
         match is_taken {
-            true => self
-                .dataset
-                .environment()
-                .relief
-                .of_reserve_bytes
-                .store(0, Relaxed),
+            true => self.dataset.environment().room.reserve_is_spared(),
             false => {
                 self.spare_reserve(bytes, part, is_young)?;
                 self.rooms.force(bytes);
             }
         }
-        self.let_go.add_records(bytes);
+        self.pending_frees.add_records(bytes);
         self.count_metadata(bytes);
         Ok(())
     }
@@ -330,8 +327,8 @@ impl LiveDataset {
         if store.is_reserve_left(left) {
             return Ok(());
         }
-        let relief = &self.dataset.environment().relief;
-        let used = relief.of_reserve_bytes.fetch_add(bytes, Relaxed) + bytes;
+        let room = &self.dataset.environment().room;
+        let used = room.take_of_reserve(bytes);
         // What nothing older holds is free when it is committed, and the log is asked before that: of many one looks for room, so that
         // there is some for what brings it back.
         let is_held = !self.dataset.held().read().is_empty();
@@ -352,10 +349,10 @@ impl LiveDataset {
                 !matches!(is_left, Ok(false))
             };
             if !enough() {
-                relief.make_room(&self.dataset, METADATA_BYTES, &mut enough);
+                room.make_room(&self.dataset, METADATA_BYTES, &mut enough);
             }
             if is_left? {
-                relief.of_reserve_bytes.store(0, Relaxed);
+                room.reserve_is_spared();
                 return Ok(());
             }
             *self.reserve_missed.lock() = Some(store.newest());
@@ -364,7 +361,7 @@ impl LiveDataset {
         if is_freed || used <= store.space().reserve_bytes / FEW_PART {
             return Ok(());
         }
-        relief.of_reserve_bytes.fetch_sub(bytes, Relaxed);
+        room.give_back_of_reserve(bytes);
         Err(FsError::NoSpace)
     }
 
@@ -390,27 +387,27 @@ impl LiveDataset {
             preallocated: self.dataset.usage().has_preallocated() && is_preallocated(),
             ..Terms::default()
         };
-        let result = self.rooms.take_on(&self.dataset, bytes, terms);
+        let result = self.rooms.take_on(self.dataset.usage(), bytes, terms);
         if !matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
             return result;
         }
         self.commit()?;
-        let mut result = self.rooms.take_on(&self.dataset, bytes, terms);
+        let mut result = self.rooms.take_on(self.dataset.usage(), bytes, terms);
         if result == Err(FsError::QuotaExceeded) {
             terms.over_bytes = over_bytes();
-            result = self.rooms.take_on(&self.dataset, bytes, terms);
+            result = self.rooms.take_on(self.dataset.usage(), bytes, terms);
         }
         if result == Err(FsError::NoSpace) {
             let environment = self.dataset.environment();
-            environment.relief.make_room(&self.dataset, bytes, &mut || {
-                result = self.rooms.take_on(&self.dataset, bytes, terms);
+            environment.room.make_room(&self.dataset, bytes, &mut || {
+                result = self.rooms.take_on(self.dataset.usage(), bytes, terms);
                 result != Err(FsError::NoSpace)
             });
         }
         let is_promised = terms.preallocated || self.dataset.usage().reservation_bytes() > 0;
         if result == Err(FsError::NoSpace) && is_promised {
             terms.at_last = true;
-            result = self.rooms.take_on(&self.dataset, bytes, terms);
+            result = self.rooms.take_on(self.dataset.usage(), bytes, terms);
         }
         result
     }
@@ -422,11 +419,11 @@ impl LiveDataset {
         if usage.is_short_of_working_room() {
             let environment = self.dataset.environment();
             let now = environment.clock.monotonic_nanoseconds();
-            if environment.relief.is_time(now, bytes, usage.working_bytes()) {
+            if environment.room.is_time(now, bytes, usage.working_bytes()) {
                 // Garbage comes back first: what is written anew makes more of it, and needs room before it gives any.
                 let mut enough = || !usage.is_short_of_working_room() || usage.brings_working_room_back();
                 if !enough() {
-                    environment.relief.make_room(&self.dataset, bytes, &mut enough);
+                    environment.room.make_room(&self.dataset, bytes, &mut enough);
                 }
             }
         }
@@ -450,7 +447,7 @@ impl LiveDataset {
     pub(crate) fn referenced_bytes(&self) -> u64 {
         let counted = self.dataset.counters().referenced_bytes();
         let written = self.rooms.charged_bytes() + self.shared.lock().as_ref().map_or(0, Charge::bytes);
-        let now = (counted + written).saturating_sub(self.let_go.content_bytes());
+        let now = (counted + written).saturating_sub(self.pending_frees.content_bytes());
         let quota = self.dataset.usage().quota_bytes();
         quota.map_or(now, |quota| now.min(quota.max(counted)))
     }
@@ -533,9 +530,11 @@ impl LiveDataset {
             return;
         }
         state.freed = true;
-        self.let_go.add_uncounted(state.inode.blocks * BLOCK_BYTES as u64);
+        self.pending_frees
+            .add_uncounted(state.inode.blocks * BLOCK_BYTES as u64);
         if state.recorded_size <= FREED_AT_ONCE_BYTES {
-            self.let_go.add_content(state.inode.blocks * BLOCK_BYTES as u64);
+            self.pending_frees
+                .add_content(state.inode.blocks * BLOCK_BYTES as u64);
         }
         let layer = std::mem::take(&mut state.data);
         self.dropped(layer.dirty_blocks());

@@ -4,19 +4,16 @@
 //! records is read before the gate is entered; a name is visible only after its object is in RAM. The size of a
 //! directory's inode is the number of its names, its links are 2 and one for each directory in it.
 
-use std::sync::Arc;
-
-use super::xattrs;
 use crate::{
     live::LiveDataset,
-    memory::names::name_bytes,
-    objects::{Found, HAS_DEFAULT_ACL, NameKey, Object, State, Target},
+    objects::{Found, HAS_DEFAULT_ACL, NameKey, Object, State, Target, name_bytes, put_xattr},
     posix::{
         ACCESS_EXECUTE, ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, DEFAULT_NAME, DirectoryEntry,
         FsError, NAME_BYTES_MAX, file_flags, permission,
     },
     records::{EntryRecord, FileKind, InodeRecord, Old, TARGET_BYTES_MAX, damaged, keys, split_value},
 };
+use std::sync::Arc;
 
 /// Directories up to this many names are read as a whole when a name is not in RAM.
 const SMALL_DIRECTORY: u64 = 256;
@@ -419,10 +416,10 @@ impl LiveDataset {
         if default.is_some() {
             let mut state = object.state.lock();
             if let Some(access) = access {
-                xattrs::put(&mut state, ACCESS_NAME, Some(access.encode().into()));
+                put_xattr(&mut state, ACCESS_NAME, Some(access.encode().into()));
             }
             if let (FileKind::Directory, Some(default)) = (new.kind, default) {
-                xattrs::put(&mut state, DEFAULT_NAME, Some(default));
+                put_xattr(&mut state, DEFAULT_NAME, Some(default));
             }
         }
         Ok(object)

@@ -7,4 +7,3 @@ mod set_attributes;
 pub(crate) mod xattrs;
 
 pub(crate) use lookup_create::NewObject;
-pub(crate) use remove::lock_all;

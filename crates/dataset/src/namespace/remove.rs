@@ -3,17 +3,16 @@
 //! Invariant: the name goes, the link is counted down and, with the last link and no hold, the object is freed in one
 //! passage of the gate, so that a crash sees all of it or nothing.
 
-use std::sync::Arc;
-
 use super::lookup_create::removed;
 use crate::{
     live::{LiveDataset, OfReserve},
-    objects::{NameKey, Object, Target},
+    objects::{NameKey, Object, Target, lock_all},
     posix::{
         ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, NAME_BYTES_MAX, file_flags, permission,
     },
     records::{FileKind, Old},
 };
+use std::sync::Arc;
 
 impl LiveDataset {
     /// Takes a name that is not a directory's away; returns what it named, as it is afterwards.
@@ -165,15 +164,4 @@ impl LiveDataset {
         self.settle()?;
         Ok(attributes)
     }
-}
-
-/// Locks the inode locks of several objects, each once, in the order of their numbers.
-pub(crate) fn lock_all<'a>(objects: &[&'a Arc<Object>]) -> Vec<parking_lot::RwLockWriteGuard<'a, ()>> {
-    let mut sorted: Vec<&Arc<Object>> = objects.to_vec();
-    sorted.sort_by_key(|object| object.number);
-    sorted.dedup_by_key(|object| object.number);
-    sorted
-        .into_iter()
-        .map(|object| object.inode_lock.write())
-        .collect()
 }

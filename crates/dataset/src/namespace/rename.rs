@@ -7,15 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::{
-    lookup_create::{NewObject, added, check_name, removed},
-    remove::lock_all,
-};
+use super::lookup_create::{NewObject, added, check_name, removed};
 use crate::{
-    faces::RenameMode,
     live::{LiveDataset, OfReserve},
-    objects::{NameKey, Object, State, Target},
-    posix::{ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, ROOT, file_flags},
+    objects::{NameKey, Object, State, Target, lock_all},
+    posix::{ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, ROOT, RenameMode, file_flags},
     records::{FileKind, Old},
 };
 

@@ -3,18 +3,16 @@
 //! Invariants: all of one call is checked before any of it is done; the ACL's mask follows chmod; a change of owner
 //! or content takes setuid, setgid and capabilities away by Linux's rules.
 
-use std::sync::Arc;
-
-use super::xattrs;
 use crate::{
     live::{LiveDataset, OfReserve},
-    objects::{HAS_ACL, HAS_CAPABILITY, Object, State},
+    objects::{HAS_ACL, HAS_CAPABILITY, Object, State, drop_capability, put_xattr},
     posix::{
-        ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, FsError, SETGID, SetAttributes, SetTime,
-        file_flags, permission,
+        ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, FileFlags, FsError, SETGID, SetAttributes,
+        SetTime, file_flags, permission,
     },
     records::{FileKind, Time},
 };
+use std::sync::Arc;
 
 impl LiveDataset {
     pub(crate) fn change_attributes(
@@ -48,6 +46,43 @@ impl LiveDataset {
         };
         self.settle()?;
         Ok(attributes)
+    }
+
+    /// The flags of an object.
+    pub(crate) fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        Ok(FileFlags::of(&self.object(object)?.state.lock().inode))
+    }
+
+    /// Sets them all. Who may change which (CAP_LINUX_IMMUTABLE) is known where the caller is: here, user 0.
+    pub(crate) fn set_file_flags(
+        &self,
+        context: &Context,
+        object: u64,
+        flags: FileFlags,
+    ) -> Result<(), FsError> {
+        self.writable()?;
+        let object = self.object(object)?;
+        if !matches!(object.kind, FileKind::File | FileKind::Directory) {
+            return Err(FsError::NotSupported);
+        }
+        self.take_metadata_always(1, OfReserve::Changes)?;
+        {
+            let _inode = object.inode_lock.write();
+            {
+                let state = object.state.lock();
+                permission::check_owner(context, &state.inode)?;
+                let is_protection = flags.protects_otherwise(&state.inode);
+                if is_protection && !context.trusted && !context.is_root() {
+                    return Err(FsError::NotPermitted);
+                }
+            }
+            let now = self.now();
+            self.change_inode(&object, &mut |state| {
+                flags.put_into(&mut state.inode);
+                state.inode.changed = now;
+            })?;
+        }
+        self.settle()
     }
 
     /// Changes what is in the inode alone. The inode lock is held.
@@ -138,11 +173,11 @@ fn apply(context: &Context, state: &mut State, change: &SetAttributes, now: Time
     let unprivileged = !context.trusted && !context.is_root();
     if change.uid.is_some() || change.gid.is_some() {
         state.inode.mode = permission::without_set_id(context, &state.inode);
-        xattrs::drop_capability(state);
+        drop_capability(state);
     }
     if change.size.is_some() {
         state.inode.mode = permission::after_write(context, &state.inode);
-        xattrs::drop_capability(state);
+        drop_capability(state);
         state.inode.modified = now;
     }
     if let Some(uid) = change.uid {
@@ -183,6 +218,6 @@ fn follow_mode(state: &mut State, mode: u32) {
         .and_then(|xattrs| xattrs.values.get(ACCESS_NAME)?.value.clone());
     if let Some(mut acl) = value.and_then(|value| Acl::parse(&value).ok()) {
         acl.apply_mode(mode);
-        xattrs::put(state, ACCESS_NAME, Some(acl.encode().into()));
+        put_xattr(state, ACCESS_NAME, Some(acl.encode().into()));
     }
 }

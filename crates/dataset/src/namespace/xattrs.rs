@@ -3,69 +3,21 @@
 //! Invariants: the attributes of an object are wholly in RAM or not at all; a change that is not committed is in the
 //! log; the flags of the inode say whether there are any, so that most objects are never asked.
 
-use std::sync::Arc;
-
 use crate::{
-    faces::AttributeMode,
     live::LiveDataset,
-    objects::{HAS_ACL, HAS_CAPABILITY, HAS_DEFAULT_ACL, HAS_XATTRS, Object, State, XattrSlot, Xattrs},
+    objects::{HAS_ACL, HAS_XATTRS, Object, State, XattrSlot, Xattrs, put_xattr},
     posix::{
-        ACCESS_NAME, ACCESS_READ, ACCESS_WRITE, Acl, Context, DEFAULT_NAME, FsError, NAME_BYTES_MAX,
-        file_flags, permission,
+        ACCESS_NAME, ACCESS_READ, ACCESS_WRITE, Acl, AttributeMode, Context, DEFAULT_NAME, FsError,
+        NAME_BYTES_MAX, file_flags, permission,
     },
     records::{FileKind, Old, keys, split_value},
 };
+use std::sync::Arc;
 
 /// Largest value, bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 65_536;
 /// Largest list of names, each with a NUL, bytes.
 const NAMES_BYTES_MAX: usize = 65_536;
-const CAPABILITY_NAME: &[u8] = b"security.capability";
-
-/// Sets or removes an attribute in RAM. The gate and the state are held, and the attributes are loaded.
-pub(crate) fn put(state: &mut State, name: &[u8], value: Option<Arc<[u8]>>) {
-    let Some(xattrs) = &mut state.xattrs else { return };
-    let name: Arc<[u8]> = name.into();
-    match xattrs.values.get_mut(&name) {
-        Some(slot) => {
-            slot.value = value.clone();
-            slot.pending += 1;
-        }
-        None if value.is_none() => return,
-        None => {
-            let slot = XattrSlot {
-                value: value.clone(),
-                recorded: Old::Absent,
-                pending: 1,
-            };
-            xattrs.values.insert(name.clone(), slot);
-        }
-    }
-    xattrs.log.push((name, value));
-    let has = |wanted: &[u8]| xattrs.values.get(wanted).is_some_and(|slot| slot.value.is_some());
-    let mut flags = state.inode.flags & !(HAS_XATTRS | HAS_ACL | HAS_DEFAULT_ACL | HAS_CAPABILITY);
-    state.inode.xattrs = xattrs.values.values().filter(|slot| slot.value.is_some()).count() as u32;
-    if state.inode.xattrs > 0 {
-        flags |= HAS_XATTRS;
-    }
-    for (wanted, flag) in [
-        (ACCESS_NAME, HAS_ACL),
-        (DEFAULT_NAME, HAS_DEFAULT_ACL),
-        (CAPABILITY_NAME, HAS_CAPABILITY),
-    ] {
-        if has(wanted) {
-            flags |= flag;
-        }
-    }
-    state.inode.flags = flags;
-}
-
-/// Drops what a write by anyone takes away: `security.capability`.
-pub(crate) fn drop_capability(state: &mut State) {
-    if state.inode.flags & HAS_CAPABILITY != 0 {
-        put(state, CAPABILITY_NAME, None);
-    }
-}
 
 fn value_of(state: &State, name: &[u8]) -> Option<Arc<[u8]>> {
     state.xattrs.as_ref()?.values.get(name)?.value.clone()
@@ -275,10 +227,10 @@ impl LiveDataset {
                     }
                     state.inode.mode = bits;
                     let kept = (!acl.is_minimal()).then(|| acl.encode().into());
-                    put(&mut state, name, kept);
+                    put_xattr(&mut state, name, kept);
                 }
-                Some(acl) => put(&mut state, name, Some(acl.encode().into())),
-                None => put(&mut state, name, Some(value.into())),
+                Some(acl) => put_xattr(&mut state, name, Some(acl.encode().into())),
+                None => put_xattr(&mut state, name, Some(value.into())),
             }
             state.inode.changed = now;
             self.mark_inode(&object, &mut state);
@@ -299,7 +251,7 @@ impl LiveDataset {
             if value_of(&state, name).is_none() {
                 return Err(FsError::NoAttribute);
             }
-            put(&mut state, name, None);
+            put_xattr(&mut state, name, None);
             state.inode.changed = now;
             self.mark_inode(&object, &mut state);
         }

@@ -9,43 +9,21 @@
 //! in the inode until the commit that counts the range; a commit looks only at the regions that it changes, and at those of ranges
 //! that are new.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc};
+use super::usage::blocks_to_bytes_of;
+use crate::{
+    live::{Fragment, LiveDataset},
+    objects::{Block, Object, State},
+    posix::FsError,
+    records::{Preallocated, PreallocatedTotals, Promised, REGION_BLOCKS, RegionRecord},
+};
+use std::{ops::Range, sync::Arc};
 
 use terrace_store::BLOCK_BYTES;
 
-use super::{
-    preallocated::{Preallocated, PreallocatedTotals},
-    usage::blocks_to_bytes_of,
-};
-use crate::{
-    commit::FrozenObject,
-    live::LiveDataset,
-    objects::{Block, Object, State},
-    posix::FsError,
-    records::{REGION_BLOCKS, RegionRecord, decode_region, keys},
-    relayout::Fragment,
-};
-
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const PER_REGION: u64 = REGION_BLOCKS as u64;
+pub(crate) const PER_REGION: u64 = REGION_BLOCKS as u64;
 /// Region records that are read at once.
-const RECORDS: usize = 256;
-
-/// What is promised before a commit counts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Promised {
-    /// Blocks that are set aside.
-    pub(crate) blocks: u64,
-    /// Of these, blocks that quotas count already.
-    pub(crate) mapped_blocks: u64,
-}
-
-impl Promised {
-    pub(crate) fn add(&mut self, more: Self) {
-        self.blocks += more.blocks;
-        self.mapped_blocks += more.mapped_blocks;
-    }
-}
+pub(crate) const RECORDS: usize = 256;
 
 /// What is to be set aside for preallocated ranges of a dataset's files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -195,9 +173,9 @@ impl LiveDataset {
             result = usage.promise(more);
         }
         if result == Err(FsError::NoSpace) {
-            let relief = &self.dataset.environment().relief;
+            let room = &self.dataset.environment().room;
             let bytes = blocks_to_bytes_of(more.blocks);
-            relief.make_room(&self.dataset, bytes, &mut || {
+            room.make_room(&self.dataset, bytes, &mut || {
                 result = usage.promise(more);
                 result != Err(FsError::NoSpace)
             });
@@ -288,107 +266,6 @@ pub(crate) fn release_blocks(state: &mut State, from: u64, to: u64) {
         preallocated.remove(from, to);
         if preallocated.ranges().is_empty() {
             state.inode.preallocated = None;
-        }
-    }
-}
-
-/// Counts what a commit makes of the preallocated ranges of one object.
-pub(crate) struct Counting {
-    was: Option<Box<Preallocated>>,
-    now: Preallocated,
-    /// Ranges that are counted as they were before.
-    old: Preallocated,
-    mapped: i64,
-    own: i64,
-    counted: BTreeSet<u64>,
-}
-
-impl Counting {
-    /// Nothing where an object has, and had, none. `newest_snapshot`: the first chunk that no snapshot has; `next_chunk`: the first that
-    /// the commit itself may make.
-    pub(crate) fn begin(
-        frozen: &FrozenObject,
-        was: Option<Box<Preallocated>>,
-        is_replaced: bool,
-        newest_snapshot: u64,
-        next_chunk: u64,
-    ) -> Option<Self> {
-        let ranges = frozen.inode.preallocated.as_deref();
-        if ranges.is_none() && was.is_none() {
-            return None;
-        }
-        let mut now = ranges.cloned().unwrap_or_default();
-        let since = was.as_ref().map_or(0, |was| was.since).max(newest_snapshot);
-        now.since = match frozen.preallocated_over {
-            true => next_chunk.max(since),
-            false => since,
-        };
-        let mut old = was
-            .as_deref()
-            .filter(|_| !is_replaced)
-            .cloned()
-            .unwrap_or_default();
-        if now.since > old.since {
-            old.own_blocks = 0;
-        }
-        old.since = now.since;
-        Some(Self {
-            mapped: old.mapped_blocks as i64,
-            own: old.own_blocks as i64,
-            counted: BTreeSet::new(),
-            was,
-            now,
-            old,
-        })
-    }
-
-    /// A region has another record than before.
-    pub(crate) fn change(&mut self, region: u64, old: Option<&RegionRecord>, new: &RegionRecord) {
-        let before = old.map_or((0, 0), |old| self.old.count(region, old));
-        let after = self.now.count(region, new);
-        self.mapped += after.0 as i64 - before.0 as i64;
-        self.own += after.1 as i64 - before.1 as i64;
-        self.counted.insert(region);
-    }
-
-    /// The ranges as they are recorded now, and as they were.
-    #[allow(clippy::type_complexity)]
-    pub(crate) fn end(
-        mut self,
-        live: &LiveDataset,
-        body: u64,
-    ) -> Result<(Option<Box<Preallocated>>, Option<Box<Preallocated>>), FsError> {
-        for range in self.now.beyond(&self.old) {
-            self.count_added(live, body, &range)?;
-        }
-        let blocks = self.now.blocks();
-        self.now.mapped_blocks = u64::try_from(self.mapped).unwrap_or(0).min(blocks);
-        self.now.own_blocks = u64::try_from(self.own).unwrap_or(0).min(self.now.mapped_blocks);
-        let now = (blocks > 0).then(|| Box::new(self.now));
-        Ok((now, self.was))
-    }
-
-    /// Counts what a range that is new has in records which do not change.
-    fn count_added(&mut self, live: &LiveDataset, body: u64, range: &Range<u64>) -> Result<(), FsError> {
-        let dataset = live.dataset.number();
-        let mut from = keys::region(dataset, body, range.start / PER_REGION);
-        let to = keys::region(dataset, body, range.end.div_ceil(PER_REGION));
-        loop {
-            let records = live.dataset.store().scan(&from, &to, RECORDS)?;
-            for (key, value) in &records {
-                let region = keys::parse_region(key)?.2;
-                if self.counted.insert(region) {
-                    let record = decode_region(value)?.record;
-                    let (before, after) = (self.old.count(region, &record), self.now.count(region, &record));
-                    self.mapped += after.0 as i64 - before.0 as i64;
-                    self.own += after.1 as i64 - before.1 as i64;
-                }
-            }
-            let Some((last, _)) = records.last() else {
-                return Ok(());
-            };
-            from = last.to_vec();
-            from.push(0);
         }
     }
 }

@@ -4,23 +4,21 @@
 //! the store is asked. A chunk that went away between the record and the read was replaced by a commit: everything
 //! is looked up again.
 
-use super::lookup::{BLOCK, Fetch, Lookup, PER_REGION, ReadError};
-use std::sync::Arc;
-
-use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Reuse, Service};
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkPart};
-
 use super::{
+    block_read::BlockRead,
     layers::{Source, Wanted, copy_pages},
-    lookup::Past,
+    lookup::{BLOCK, Fetch, Lookup, PER_REGION, Past, ReadError},
     read_ahead::{LARGE_READ_BYTES, next_stretch},
 };
 use crate::{
-    faces::BlockRead,
     live::LiveDataset,
     objects::Object,
     posix::{FsError, file_flags},
 };
+use std::sync::Arc;
+
+use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Reuse, Service};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkPart};
 
 /// A read counts a chunk once, unless so many pieces of others lie between two of its own.
 const PIECES_BACK: usize = 32;

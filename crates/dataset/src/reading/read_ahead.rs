@@ -9,7 +9,11 @@ use terrace_cache::Coming;
 use terrace_store::{ChunkId, ChunkPart};
 
 use super::lookup::{BLOCK, Fetch, Lookup, PER_REGION};
-use crate::{live::LiveDataset, objects::Object, posix::FsError, relayout::Fragment};
+use crate::{
+    live::{Fragment, LiveDataset},
+    objects::Object,
+    posix::FsError,
+};
 
 /// Reads from this size on need nobody to read ahead of them.
 pub(crate) const LARGE_READ_BYTES: usize = 256 << 10;

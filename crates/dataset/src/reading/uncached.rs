@@ -3,11 +3,9 @@
 //! Invariants: nothing is fetched this way that is in RAM or on its way there; what cannot be had so is left to the read through
 //! the cache, which says why.
 
-use super::lookup::Past;
-use terrace_store::{ChunkFill, ChunkId};
-
-use super::lookup::{Fetch, Lookup};
+use super::lookup::{Fetch, Lookup, Past};
 use crate::live::LiveDataset;
+use terrace_store::{ChunkFill, ChunkId};
 
 impl LiveDataset {
     /// Fills what of these reads passes the cache by, in one request.

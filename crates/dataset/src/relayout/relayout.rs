@@ -28,13 +28,12 @@ use terrace_store::{
 };
 
 use super::{
-    fragmented_regions::Fragment,
     layout::{Cut, Layout},
     placement::body_of_object,
 };
 use crate::{
     commit::{Run, compression_of, dedup_of, joined},
-    live::{Accepts, CachedRegion, LiveDataset, Relaid},
+    live::{CachedRegion, Fragment, LiveDataset},
     posix::FsError,
     records::{REGION_BLOCKS, REGION_BYTES, RegionRecord, VersionedBatch},
 };
@@ -423,4 +422,27 @@ impl LiveDataset {
             shared,
         }))
     }
+}
+
+/// Whether it pays to lay a region out anew.
+pub type Accepts<'a> = &'a dyn Fn(&Fragment, &Layout) -> bool;
+
+/// What became of a region that was to be laid out anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relaid {
+    /// It was.
+    Done {
+        /// On this tier.
+        tier: u8,
+        /// Content written.
+        written_bytes: u64,
+        /// Stored bytes that were dead, of the whole region.
+        dead_bytes: u64,
+        /// All that was wanted.
+        whole: bool,
+    },
+    /// There is nothing to be done, or nothing that can be.
+    Left,
+    /// It changed meanwhile, or something stands in the way now.
+    Busy,
 }

@@ -15,10 +15,13 @@ use std::{
 use bytes::Bytes;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Owner, Piece, Placement, StoreError, Trial};
 
-use super::{fragmented_regions::Fragment, layout::Cut, relayout::Anew};
+use super::{
+    layout::Cut,
+    relayout::{Anew, Relaid},
+};
 use crate::{
     commit::{compression_of, dedup_of},
-    live::{LiveDataset, Relaid},
+    live::{Fragment, LiveDataset},
     posix::FsError,
     records::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord},
 };

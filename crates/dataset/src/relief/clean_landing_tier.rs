@@ -24,10 +24,10 @@ use terrace_store::{StoreError, TierUsage};
 
 use crate::{
     admin::Datasets,
-    live::Relaid,
+    live::{Fragment, WHOLE_PART},
     posix::FsError,
     records::REGION_BYTES,
-    relayout::{Cut, Fragment, Layout, WHOLE_PART},
+    relayout::{Cut, Layout, Relaid},
 };
 
 /// Of a region, the part that must have been written over, in 256ths, and of the tier's live content, the part (one in so many) that
@@ -64,9 +64,9 @@ struct Cleared {
 
 impl Datasets {
     /// Sees to it that what is dirty finds room where it lands, for a commit of about so many bytes. No lock is held.
-    pub(crate) fn clear_landing(&self, bytes: u64) {
+    pub(super) fn clear_landing_tier(&self, bytes: u64) {
         let environment = &self.environment;
-        let landing = &environment.relief.landing;
+        let landing = &self.reclaiming.landing;
         let rests = || environment.clock.monotonic_nanoseconds() < landing.rests_until.load(Relaxed);
         if rests() || self.short_tier(PARTS[0].1).is_none() {
             return;

@@ -3,7 +3,7 @@
 //! chunks of which others live.
 //!
 //! The last of these is the dearest and comes last: regions are written anew, cut so that nothing dead is left behind
-//! (`Cut::ForRoom`). Those that commits noticed come first ([`Fragments`](crate::relayout::Fragments), a hint that does not survive
+//! (`Cut::ForRoom`). Those that commits noticed come first ([`Fragments`](crate::live::Fragments), a hint that does not survive
 //! everything); then all are looked through, from where the last look ended, those of the dataset that asks before others.
 //!
 //! Invariants: nobody is told that the pool is full before all of this was tried since they asked, but for looks through the whole
@@ -12,10 +12,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
 };
 
 use parking_lot::Mutex;
@@ -25,11 +22,11 @@ use super::clean_landing_tier::Landing;
 use crate::{
     admin::{Borrowed, Datasets, Node},
     history::Progress,
-    live::{DatasetState, Relaid},
+    live::{Fragment, RoomSource},
     posix::FsError,
     quota::set_aside_of,
     records::{REGION_BYTES, RegionRecord, decode_region, keys},
-    relayout::{Cut, Fragment, Layout},
+    relayout::{Cut, Layout, Relaid},
     settings::{DatasetError, Durability},
 };
 
@@ -47,22 +44,11 @@ const GAINED_PART: u64 = 4;
 /// How long after a look through the whole pool that won nothing the next one may be made for those to whom nothing is
 /// promised, nanoseconds.
 const BARREN_REST: u64 = 10_000_000_000;
-/// Between two works in time, nanoseconds; unless so large a part of the working room was taken since the last one.
-const IN_TIME_REST: u64 = 200_000_000;
-const IN_TIME_PART: u64 = 8;
-
-/// See the module.
+/// What those who reclaim leave to one another.
 #[derive(Default)]
-pub struct Relief {
-    by: OnceLock<Weak<Datasets>>,
-    /// When somebody last worked here in time.
-    in_time: AtomicU64,
-    /// What was asked for since then by who is short of working room, bytes.
-    asked_bytes: AtomicU64,
-    /// What changes took of the reserve since there was room for them, in all datasets, bytes.
-    pub(crate) of_reserve_bytes: AtomicU64,
+pub(crate) struct Reclaiming {
     turn: Mutex<Turn>,
-    pub(crate) landing: Landing,
+    pub(super) landing: Landing,
 }
 
 /// What one who works here leaves to the next.
@@ -83,45 +69,11 @@ struct Asking<'a> {
     enough: &'a mut dyn FnMut() -> bool,
 }
 
-impl Relief {
-    /// Whether it is time to work before it must be, for one who asks for so many bytes and shares so much working room. It may be
-    /// in vain, so it is once in a while only; but who writes quickly has taken all that is left long before that.
-    pub(crate) fn is_time(&self, now: u64, bytes: u64, working_bytes: u64) -> bool {
-        let asked = self.asked_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let last = self.in_time.load(Ordering::Relaxed);
-        let is_time =
-            last == 0 || now >= last.saturating_add(IN_TIME_REST) || asked >= working_bytes / IN_TIME_PART;
-        let is_first = is_time
-            && self
-                .in_time
-                .compare_exchange(last, now.max(last + 1), Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if is_first {
-            self.asked_bytes.store(0, Ordering::Relaxed);
-        }
-        is_first
-    }
-
-    /// Before a commit of about so many bytes: see [`landing`](crate::relief::clean_landing_tier).
-    pub(crate) fn clear_landing(&self, bytes: u64) {
-        if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
-            datasets.clear_landing(bytes);
-        }
-    }
-
-    /// Works until there is `enough`, or nothing more can be had.
-    pub(crate) fn make_room(&self, asking: &DatasetState, bytes: u64, enough: &mut dyn FnMut() -> bool) {
-        if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
-            let promised = asking.usage().has_promise();
-            datasets.make_room(promised.then_some(asking.number()), promised, bytes, enough);
-        }
-    }
-}
-
 impl Datasets {
     /// From now on, who finds no room waits for what all datasets can give back.
     pub fn relieve(self: &Arc<Self>) {
-        let _ = self.environment.relief.by.set(Arc::downgrade(self));
+        let source: Weak<dyn RoomSource> = Arc::downgrade(&(self.clone() as Arc<dyn RoomSource>));
+        self.environment.room.set_source(source);
     }
 
     /// Sets so much aside, or tells what is missing: for what an administrator asks for.
@@ -135,25 +87,6 @@ impl Datasets {
             });
         }
         result
-    }
-
-    fn make_room(
-        &self,
-        dataset: Option<u32>,
-        is_promised: bool,
-        bytes: u64,
-        enough: &mut dyn FnMut() -> bool,
-    ) {
-        let mut turn = self.environment.relief.turn.lock();
-        let mut asking = Asking {
-            dataset,
-            is_promised,
-            bytes,
-            enough,
-        };
-        if let Err(error) = self.give_back(&mut turn, &mut asking) {
-            tracing::debug!(%error, "room could not be brought back");
-        }
     }
 
     fn give_back(&self, turn: &mut Turn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
@@ -329,6 +262,31 @@ impl Datasets {
         }
         *gained = 0;
         (asking.enough)()
+    }
+}
+
+impl RoomSource for Datasets {
+    fn clear_landing(&self, bytes: u64) {
+        self.clear_landing_tier(bytes);
+    }
+
+    fn make_room(
+        &self,
+        dataset: Option<u32>,
+        is_promised: bool,
+        bytes: u64,
+        enough: &mut dyn FnMut() -> bool,
+    ) {
+        let mut turn = self.reclaiming.turn.lock();
+        let mut asking = Asking {
+            dataset,
+            is_promised,
+            bytes,
+            enough,
+        };
+        if let Err(error) = self.give_back(&mut turn, &mut asking) {
+            tracing::debug!(%error, "room could not be brought back");
+        }
     }
 }
 

@@ -3,4 +3,4 @@
 mod clean_landing_tier;
 mod free_space;
 
-pub(crate) use free_space::Relief;
+pub(crate) use free_space::Reclaiming;

@@ -3,18 +3,16 @@
 //! Invariants: both objects' inode locks are held, so neither changes meanwhile; a shared block is counted by the
 //! commit that maps it, together with or before any change that could take the chunk from its first owner.
 
+use super::write::some_written;
+use crate::{
+    live::LiveDataset,
+    objects::{Object, State, drop_capability, lock_all},
+    posix::{Context, FsError, file_flags, permission},
+    records::{FILE_BYTES_MAX, FileKind, REGION_BYTES},
+};
 use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;
-
-use super::write::{FILE_BYTES_MAX, some_written};
-use crate::{
-    live::LiveDataset,
-    namespace::{lock_all, xattrs},
-    objects::{Object, State},
-    posix::{Context, FsError, file_flags, permission},
-    records::{FileKind, REGION_BYTES},
-};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes copied at once where blocks cannot be shared.
@@ -58,7 +56,7 @@ impl LiveDataset {
             let now = self.now();
             let mut after = |state: &mut State| {
                 state.inode.mode = permission::after_write(context, &state.inode);
-                xattrs::drop_capability(state);
+                drop_capability(state);
                 state.inode.modified = now;
                 state.inode.changed = now;
             };

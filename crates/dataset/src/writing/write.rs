@@ -4,10 +4,6 @@
 //! room is taken before the first byte is accepted, so that a flush cannot run out of it; the object's inode lock
 //! orders writers. Nothing waits for a commit: a change goes on top of what is frozen.
 
-use std::sync::Arc;
-
-use terrace_store::BLOCK_BYTES;
-
 use super::discard::PORTION_BYTES;
 use crate::{
     commit::FREED_AT_ONCE_BYTES,
@@ -15,12 +11,13 @@ use crate::{
     objects::{Block, Object, Page, State},
     posix::FsError,
     quota::release_blocks,
-    records::{FileKind, REGION_BLOCKS},
+    records::{FILE_BYTES_MAX, FileKind, REGION_BLOCKS},
 };
+use std::sync::Arc;
+
+use terrace_store::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Largest file: 4 PiB.
-pub(crate) const FILE_BYTES_MAX: u64 = 1 << 52;
 /// Bytes taken over at once while the gate is held, so that a freeze waits only briefly.
 const WRITE_BYTES: usize = 1 << 20;
 /// Bytes written in sequence from which on pages are kept in buffers of 128 KiB.
@@ -241,14 +238,14 @@ impl LiveDataset {
         if size > 0 && object.kind == FileKind::File {
             for end in self.ends_on_the_way(object, size, old)? {
                 self.set_size(object, end, &mut |_| {})?;
-                self.let_go.add_content(PORTION_BYTES);
+                self.pending_frees.add_content(PORTION_BYTES);
                 self.commit_let_go()?;
             }
         }
         self.set_size(object, size, after)?;
         let gone = old.saturating_sub(size).min(mapped_bytes);
-        self.let_go.add_uncounted(gone);
-        self.let_go.add_content(gone.min(PORTION_BYTES));
+        self.pending_frees.add_uncounted(gone);
+        self.pending_frees.add_content(gone.min(PORTION_BYTES));
         Ok(())
     }
 

@@ -7,123 +7,28 @@
 //! for the few pieces that are on their way. A failure changes nothing: the pages stay dirty, and the commit reports it.
 //! Large writes of a stream that consist of whole chunks never become pages (`write_through.rs`).
 
-use std::{
-    borrow::Cow,
-    collections::VecDeque,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Instant,
-};
-
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
-
 use crate::{
-    commit::{ANSWERS_LOOK, Part, Run, STREAM_BYTES, flow, joined, runs},
-    live::LiveDataset,
+    commit::{Part, Run, STREAM_BYTES, flow, joined, runs},
+    live::{LiveDataset, StoodStill, ahead_memory_bytes},
     objects::{Buffer, Layer, Object, SLOT_BLOCKS, Slot, State},
     posix::FsError,
     settings::Durability,
 };
+use std::{
+    borrow::Cow,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
 
 /// Slots that the flusher writes at once, and a stream that helps: what a freeze waits for at most.
 const SLOTS_AT_ONCE: usize = 32;
 const SLOTS_HELPED: usize = 8;
-/// Slots that may wait before the stream itself has to help: what a commit finds left to do at most.
-const SLOTS_WAITING_MAX: usize = 128;
-/// What a chunk that was written ahead takes in RAM until its commit, about: record, hash and guard.
-const CHUNK_MEMORY_BYTES: u64 = 1024;
 const SLOT_BYTES: u64 = CHUNK_BYTES_MAX as u64;
-
-/// What all datasets have waiting and written ahead, kept by differences: the flusher asks all the time.
-#[derive(Debug, Default)]
-pub struct AheadTotals {
-    /// Slots that wait.
-    slots: AtomicUsize,
-    /// Written ahead since the last freeze of their dataset.
-    bytes: AtomicU64,
-}
-
-impl AheadTotals {
-    /// Whether anything waits to be written ahead.
-    pub(crate) fn any_waits(&self) -> bool {
-        self.slots.load(Relaxed) > 0
-    }
-
-    /// Bytes that were written ahead and wait for a commit.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
-    }
-}
-
-/// What waits to be written ahead. A total is added to before its part, and taken from after it: it is never too low.
-pub(crate) struct Ahead {
-    queue: Mutex<VecDeque<(Arc<Object>, u64)>>,
-    /// Held in common by those who write.
-    writing: RwLock<()>,
-    bytes: AtomicU64,
-    totals: Arc<AheadTotals>,
-}
 
 /// Runs of blocks: the first, how many, and the chunk that holds them; without one they are zero.
 pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
-
-/// Nothing is written ahead as long as it lives.
-pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;
-
-impl Ahead {
-    /// Of one dataset of those that have these totals.
-    pub(crate) fn new(totals: Arc<AheadTotals>) -> Self {
-        Self {
-            queue: Mutex::default(),
-            writing: RwLock::default(),
-            bytes: AtomicU64::default(),
-            totals,
-        }
-    }
-
-    fn push(&self, object: Arc<Object>, slot: u64) {
-        self.totals.slots.fetch_add(1, Relaxed);
-        self.queue.lock().push_back((object, slot));
-    }
-
-    fn pop(&self) -> Option<(Arc<Object>, u64)> {
-        let next = self.queue.lock().pop_front()?;
-        self.totals.slots.fetch_sub(1, Relaxed);
-        Some(next)
-    }
-
-    fn add(&self, bytes: u64) {
-        self.totals.bytes.fetch_add(bytes, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Forgets what waits: it is about to be frozen.
-    pub(crate) fn clear(&self) {
-        let slots = std::mem::take(&mut *self.queue.lock()).len();
-        self.totals.slots.fetch_sub(slots, Relaxed);
-        self.totals.bytes.fetch_sub(self.bytes.swap(0, Relaxed), Relaxed);
-    }
-
-    /// Whether so much waits that streams must help.
-    pub(crate) fn is_long(&self) -> bool {
-        self.queue.lock().len() > SLOTS_WAITING_MAX
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-/// What the chunks that a layer holds take in RAM, bytes.
-pub(crate) fn ahead_memory_bytes(layer: &Layer) -> u64 {
-    layer.ahead().len() as u64 * CHUNK_MEMORY_BYTES
-}
 
 /// A slot on its way.
 struct Candidate {
@@ -138,18 +43,13 @@ struct Candidate {
 impl LiveDataset {
     /// Waits for writes ahead that are under way; an error if they may be blocked by a silent device.
     pub(crate) fn stand_still(&self) -> Result<StoodStill<'_>, FsError> {
-        let since = Instant::now();
-        loop {
-            match self.ahead.writing.try_write_for(ANSWERS_LOOK) {
-                Some(still) => return Ok(still),
-                None => self.dataset.store().check_answers(since)?,
-            }
-        }
+        let store = self.dataset.store();
+        Ok(self.ahead.stand_still(|since| store.check_answers(since))?)
     }
 
     /// What a commit would write or has written already, bytes.
     pub(crate) fn uncommitted_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Relaxed) + self.ahead.bytes.load(Relaxed)
+        self.dirty_bytes.load(Relaxed) + self.ahead.bytes()
     }
 
     /// Queues the slots that a write from `offset` to `end` completed, if it belongs to a stream. The gate and the
@@ -193,7 +93,7 @@ impl LiveDataset {
     }
 
     fn write_slots_ahead(&self, most: usize) -> bool {
-        let _writing = self.ahead.writing.read();
+        let _writing = self.ahead.write();
         let candidates = self.take_candidates(most);
         if candidates.is_empty() || self.dataset.is_gone() {
             return false;
@@ -313,26 +213,5 @@ impl LiveDataset {
             self.rooms.spend(bytes, bytes);
             self.sub_dirty(ahead_memory_bytes(layer));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_totals_are_those_of_all_datasets_that_there_are() {
-        let totals = Arc::new(AheadTotals::default());
-        let [one, other] = [(); 2].map(|()| Ahead::new(totals.clone()));
-        one.add(100);
-        other.add(20);
-        other.add(3);
-        assert_eq!(totals.bytes(), 123);
-        one.clear();
-        assert_eq!(totals.bytes(), 23);
-        one.add(1);
-        drop(other);
-        assert_eq!(totals.bytes(), 1);
-        assert!(!totals.any_waits());
     }
 }

@@ -10,12 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_cache::Admitted;
 
-use crate::{
-    live::{LiveDataset, METADATA_BYTES},
-    objects::State,
-    posix::FsError,
-    settings::Durability,
-};
+use super::object_table::{LiveDataset, METADATA_BYTES};
+use crate::{objects::State, posix::FsError, settings::Durability};
 
 /// What a change of metadata takes in RAM until it is committed, as a multiple of its room: the object, its name, the records.
 const MEMORY_FACTOR: u64 = 3;
