@@ -1,14 +1,16 @@
 //! Counting what a commit makes of the preallocated ranges of one object.
 
-use std::{collections::BTreeSet, ops::Range};
-
 use super::freeze::FrozenObject;
 use crate::{
-    live::LiveDataset,
+    live::DatasetState,
     posix::FsError,
-    quota::{PER_REGION, RECORDS},
-    records::{Preallocated, RegionRecord, decode_region, keys},
+    records::{Preallocated, REGION_BLOCKS, RegionRecord, decode_region, keys},
 };
+use std::{collections::BTreeSet, ops::Range};
+
+const PER_REGION: u64 = REGION_BLOCKS as u64;
+/// Region records that are read at once.
+const RECORDS: usize = 256;
 
 /// Counts what a commit makes of the preallocated ranges of one object.
 pub(crate) struct Counting {
@@ -73,11 +75,11 @@ impl Counting {
     #[allow(clippy::type_complexity)]
     pub(crate) fn end(
         mut self,
-        live: &LiveDataset,
+        dataset: &DatasetState,
         body: u64,
     ) -> Result<(Option<Box<Preallocated>>, Option<Box<Preallocated>>), FsError> {
         for range in self.now.beyond(&self.old) {
-            self.count_added(live, body, &range)?;
+            self.count_added(dataset, body, &range)?;
         }
         let blocks = self.now.blocks();
         self.now.mapped_blocks = u64::try_from(self.mapped).unwrap_or(0).min(blocks);
@@ -89,15 +91,14 @@ impl Counting {
     /// Counts what a range that is new has in records which do not change.
     pub(crate) fn count_added(
         &mut self,
-        live: &LiveDataset,
+        dataset: &DatasetState,
         body: u64,
         range: &Range<u64>,
     ) -> Result<(), FsError> {
-        let dataset = live.dataset.number();
-        let mut from = keys::region(dataset, body, range.start / PER_REGION);
-        let to = keys::region(dataset, body, range.end.div_ceil(PER_REGION));
+        let mut from = keys::region(dataset.number(), body, range.start / PER_REGION);
+        let to = keys::region(dataset.number(), body, range.end.div_ceil(PER_REGION));
         loop {
-            let records = live.dataset.store().scan(&from, &to, RECORDS)?;
+            let records = dataset.records().scan(&from, &to, RECORDS)?;
             for (key, value) in &records {
                 let region = keys::parse_region(key)?.2;
                 if self.counted.insert(region) {

@@ -1,72 +1,139 @@
-//! `Live` of a live dataset: what filesystems and volumes have in common for the history half and the mover.
-
-use std::sync::atomic::Ordering::Relaxed;
-
-use parking_lot::RwLockWriteGuard;
-use terrace_store::Sequence;
+//! `LiveDataset`: the parts of a live dataset, wired: each owns its state, and holds only what lies below it.
+//!
+//! Locks, in this order: inode locks (by object number), the gate ([`DirtyEpoch`]), one object's state, and the leaves in each part. A
+//! commit takes the dataset's commit lock before the gate, and no inode lock.
 
 use super::live_trait::{Live, Paused};
 use crate::{
-    live::{Fragment, LiveDataset, StoodStill},
+    commit::{ChunkWriter, CommitQueue},
+    live::{DatasetState, DirtyEpoch, Fragment, ObjectTable, StoodStill, Stopped},
+    namespace::{Directories, ExtendedAttributes, Lifetimes, Namespace},
     posix::FsError,
-    relayout::{Accepts, Cut, HotPiece, Relaid},
+    reading::{ContentReader, Extents},
+    relayout::{Accepts, Cut, HotPiece, Relaid, Relayouter, Relayouts},
+    writing::{Admission, ContentWriter, WriteAhead, WriteThrough},
 };
+use std::sync::Arc;
+use terrace_store::Sequence;
+
+/// See the module.
+pub(crate) struct LiveDataset {
+    pub(super) dataset: Arc<DatasetState>,
+    pub(super) table: Arc<ObjectTable>,
+    pub(super) epoch: Arc<DirtyEpoch>,
+    pub(super) commits: Arc<CommitQueue>,
+    pub(super) extents: Arc<Extents>,
+    pub(super) reader: Arc<ContentReader>,
+    pub(super) ahead: Arc<WriteAhead>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) writer: Arc<ContentWriter>,
+    pub(super) through: Arc<WriteThrough>,
+    pub(super) directories: Arc<Directories>,
+    pub(super) xattrs: Arc<ExtendedAttributes>,
+    pub(super) lifetimes: Arc<Lifetimes>,
+    pub(super) namespace: Arc<Namespace>,
+    pub(super) relayouter: Arc<Relayouter>,
+    relayouts: Arc<Relayouts>,
+}
+
+impl LiveDataset {
+    pub(crate) fn new(dataset: Arc<DatasetState>) -> Self {
+        let relayouts = Arc::<Relayouts>::default();
+        let table = ObjectTable::new(&dataset);
+        let epoch = DirtyEpoch::new(&dataset);
+        let chunks = ChunkWriter::new(&dataset, &table);
+        let commits = CommitQueue::new(&dataset, &table, &epoch, &chunks);
+        let extents = Extents::new(&dataset, &table);
+        let reader = ContentReader::new(&dataset, &table, &extents);
+        let ahead = WriteAhead::new(&dataset, &epoch, &chunks);
+        let admission = Admission::new(&dataset, &epoch, &commits, &ahead);
+        let writer = ContentWriter::new(
+            &dataset, &table, &epoch, &admission, &ahead, &reader, &extents, &relayouts,
+        );
+        let through = WriteThrough::new(&dataset, &epoch, &chunks, &admission, &ahead, &extents);
+        let directories = Directories::new(&dataset, &table);
+        let xattrs = ExtendedAttributes::new(&dataset, &table, &epoch, &commits, &admission);
+        let lifetimes = Lifetimes::new(&dataset, &table, &epoch, &admission);
+        let namespace = Namespace::new(
+            &dataset,
+            &table,
+            &epoch,
+            &commits,
+            &admission,
+            &writer,
+            &directories,
+            &xattrs,
+            &lifetimes,
+        );
+        let relayouter = Relayouter::new(&dataset, &table, &epoch, &commits, &relayouts);
+        Self {
+            dataset,
+            table,
+            epoch,
+            commits,
+            extents,
+            reader,
+            ahead,
+            admission,
+            writer,
+            through,
+            directories,
+            xattrs,
+            lifetimes,
+            namespace,
+            relayouter,
+            relayouts,
+        }
+    }
+}
 
 struct Standstill<'a> {
-    live: &'a LiveDataset,
-    gate: RwLockWriteGuard<'a, ()>,
+    commits: &'a CommitQueue,
+    stopped: Stopped<'a>,
     _still: StoodStill<'a>,
 }
 
 impl Paused for Standstill<'_> {
     fn freeze(self: Box<Self>, checkpoint: u64) {
-        let mut pending = self.live.pending.lock();
-        // What an earlier commit could not write comes first; what is dirty now then waits for the next one.
-        if pending.is_none() {
-            *pending = Some(self.live.freeze(checkpoint));
-        } else {
-            self.live.group.skipped();
-        }
-        drop(pending);
-        drop(self.gate);
+        self.commits.freeze(&self.stopped, checkpoint);
     }
 }
 
-impl Live for LiveDataset {
+/// A face of a live dataset.
+pub(crate) trait HasLive: Send + Sync {
+    fn live(&self) -> &LiveDataset;
+}
+
+impl<T: HasLive> Live for T {
     fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
         // First what is on its way to the store, so that it is not written a second time.
-        let still = self.stand_still()?;
+        let live = self.live();
+        let still = live.epoch.stand_still()?;
         Ok(Box::new(Standstill {
-            live: self,
-            gate: self.gate.write(),
+            commits: &live.commits,
+            stopped: live.epoch.stop(),
             _still: still,
         }))
     }
 
     fn write_ahead(&self) -> bool {
-        self.write_ahead_step()
+        self.live().ahead.write_ahead_step()
     }
 
     fn commit_frozen(&self) -> Result<Sequence, FsError> {
-        let sequence = self.commit_pending()?;
-        if self.group.take_skipped() {
-            return Err(FsError::io(
-                "an earlier commit had failed and was made up for only now; try again",
-            ));
-        }
-        Ok(sequence)
+        self.live().commits.commit_frozen()
     }
 
     fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Relaxed)
+        self.live().epoch.dirty_bytes()
     }
 
     fn unfrozen_metadata_bytes(&self) -> u64 {
-        LiveDataset::unfrozen_metadata_bytes(self)
+        self.live().epoch.unfrozen_metadata_bytes()
     }
 
     fn referenced_bytes(&self) -> u64 {
-        LiveDataset::referenced_bytes(self)
+        self.live().epoch.referenced_bytes()
     }
 
     fn relayout(
@@ -76,14 +143,14 @@ impl Live for LiveDataset {
         wanted: Accepts<'_>,
         most_bytes: u64,
     ) -> Vec<Result<Relaid, FsError>> {
-        self.lay_out(fragments, cut, wanted, most_bytes)
+        self.live().relayouter.lay_out(fragments, cut, wanted, most_bytes)
     }
 
     fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
-        self.raise_pieces(pieces, tier)
+        self.live().relayouter.raise_pieces(pieces, tier)
     }
 
     fn close(&self) {
-        self.relayouts.close();
+        self.live().relayouts.close();
     }
 }

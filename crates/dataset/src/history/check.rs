@@ -17,7 +17,7 @@ use self::preallocated::check_preallocated;
 use super::recount::shared_blocks_of;
 use crate::records::{
     Counters, DATASET_TABLES, DatasetRecord, EntryRecord, FileKind, InodeRecord, Job, OrphanRecord,
-    PreallocatedTotals, RegionRecord, damaged, for_each, for_range, keys, split_value,
+    PreallocatedTotals, Records, RegionRecord, damaged, for_each, for_range, keys, split_value,
 };
 
 const PROBLEMS_MAX: usize = 1000;
@@ -246,7 +246,10 @@ fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
             Ok(record) => {
                 let shared = match report.volumes.get(&dataset) {
-                    Some(Some(held)) => shared_blocks_of(store.as_ref(), key, value, *held),
+                    Some(Some(held)) => {
+                        let records = Records::of(store.as_ref(), dataset);
+                        shared_blocks_of(records, key, value, *held)
+                    }
                     _ => Ok(0),
                 };
                 let counters = report.counters(dataset, 0);

@@ -243,10 +243,7 @@ impl Datasets {
             *cursor = None;
             return Ok(true);
         };
-        let value = self
-            .environment
-            .store
-            .get(&keys::orphan(at.dataset, at.number, true))?;
+        let value = state.records().get(&keys::orphan(at.dataset, at.number, true))?;
         let record = value.map(|value| OrphanRecord::decode(&value)).transpose();
         let record = record.map_err(|cause| damaged("an orphan record", &cause))?;
         match record {
@@ -291,7 +288,7 @@ impl Datasets {
     fn find_freed(&self, state: &DatasetState) -> Result<Option<u64>, StoreError> {
         let (mut from, to) = keys::dataset_range(keys::TABLE_ORPHAN, state.number());
         loop {
-            let page = self.environment.store.scan(&from, &to, 64)?;
+            let page = state.records().scan(&from, &to, 64)?;
             for (key, value) in &page {
                 let record =
                     OrphanRecord::decode(value).map_err(|cause| damaged("an orphan record", &cause))?;

@@ -5,6 +5,13 @@
 //! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock
 //! is held across a call of the store.
 
+use super::environment::Environment;
+use crate::{
+    posix::FsError,
+    quota::{Room, Terms, Usage},
+    records::{Checkpoints, Counters, Held, Kind, Promised, Records, Recount, Time, VersionedBatch, keys},
+    settings::Settings,
+};
 use std::{
     sync::{
         Arc,
@@ -19,14 +26,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
 
-use super::environment::Environment;
-use crate::{
-    posix::FsError,
-    quota::{Room, Terms, Usage},
-    records::{Checkpoints, Counters, Held, Kind, Promised, Recount, VersionedBatch, keys},
-    settings::Settings,
-};
-
+/// How often a waiting caller checks whether a silent device may block the thread that it waits for.
+pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
 /// How soon somebody who waits for the commit lock sees that he should not.
 const LOCK_LOOK: Duration = Duration::from_millis(10);
 
@@ -120,6 +121,11 @@ impl DatasetState {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.environment.store
+    }
+
+    /// Its records, to be read.
+    pub(crate) fn records(&self) -> Records<'_> {
+        Records::of(self.store().as_ref(), self.number)
     }
 
     /// Store, clock, caches.
@@ -294,7 +300,30 @@ impl DatasetState {
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::SeqCst);
     }
-}
 
-/// How often a waiting caller checks whether a silent device may block the thread that it waits for.
-pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
+    /// The time now.
+    pub(crate) fn now(&self) -> Time {
+        self.environment().now()
+    }
+
+    /// The same in minutes, for heat.
+    pub(crate) fn minutes(&self) -> u32 {
+        (self.environment().clock.now_nanoseconds() / 60_000_000_000) as u32
+    }
+
+    /// Refuses changes of a read-only dataset, and all use of a destroyed one.
+    pub(crate) fn writable(&self) -> Result<(), FsError> {
+        if self.is_gone() {
+            Err(FsError::Stale)
+        } else if self.settings().readonly {
+            Err(FsError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The first chunk whose blocks no snapshot has.
+    pub(crate) fn newest_snapshot(&self) -> u64 {
+        self.counters().preallocated.since
+    }
+}

@@ -1,6 +1,7 @@
 //! Live: the state of a dataset that is open, and what it is open in.
 
 mod dataset_state;
+mod dirty_epoch;
 mod environment;
 mod fragmented_regions;
 mod metadata;
@@ -16,9 +17,11 @@ pub use fragmented_regions::{Fragment, FragmentRecord, Fragments, WHOLE_PART};
 pub use write_ahead_queue::AheadTotals;
 
 pub(crate) use dataset_state::ANSWERS_LOOK;
+pub(crate) use dirty_epoch::{DirtyEpoch, Riders, Stopped};
 pub(crate) use fragmented_regions::part_of;
-pub(crate) use object_table::{CachedRegion, LiveDataset, METADATA_BYTES, OfReserve};
+pub(crate) use metadata::{MEMORY_FACTOR, METADATA_BYTES};
+pub(crate) use object_table::{CachedRegion, ObjectTable};
 pub(crate) use pending_frees::BLOCK_LOG_BYTES;
 pub(crate) use room_source::RoomSource;
 pub(crate) use shared_blocks::Shared;
-pub(crate) use write_ahead_queue::{StoodStill, ahead_memory_bytes};
+pub(crate) use write_ahead_queue::{StoodStill, Stored, ahead_memory_bytes};

@@ -11,6 +11,8 @@ use std::{
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use terrace_store::Written;
+
 use super::dataset_state::ANSWERS_LOOK;
 use crate::objects::{Layer, Object};
 
@@ -49,6 +51,9 @@ pub(crate) struct WriteAheadQueue {
     bytes: AtomicU64,
     totals: Arc<AheadTotals>,
 }
+
+/// Runs of blocks: the first, how many, and the chunk that holds them; without one they are zero.
+pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
 
 /// Nothing is written ahead as long as it lives.
 pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;

@@ -18,10 +18,9 @@ pub(crate) use cache_share::CacheShare;
 pub(crate) use clock_cache::{Cached, ClockMap};
 pub(crate) use directory_cache::{Change, Found, NameKey, Target};
 pub(crate) use dirty_layer::{Block, Buffer, Buffers, Layer, Page, SLOT_BLOCKS, Slot};
-pub(crate) use names::{Names, name_bytes};
+pub(crate) use names::{NameCount, Names, name_bytes};
 pub(crate) use object::{Object, State, lock_all};
 pub(crate) use visit_count::{Counting, Visited};
 pub(crate) use xattrs::{
-    HAS_ACL, HAS_CAPABILITY, HAS_DEFAULT_ACL, HAS_XATTRS, XattrChange, XattrSlot, Xattrs, drop_capability,
-    put_xattr,
+    HAS_ACL, HAS_CAPABILITY, HAS_DEFAULT_ACL, HAS_XATTRS, XattrChange, Xattrs, drop_capability, put_xattr,
 };

@@ -1,6 +1,6 @@
 //! `Names`: what the names take that a dataset's directories keep in RAM.
 //!
-//! Invariants: every name in a directory's [`Entries`](crate::objects::Entries) counts here as long as it is there, and with it in
+//! Invariants: every name in a directory's [`Entries`](super::directory_cache::Entries) counts here as long as it is there, and with it in
 //! the [share](CacheShare) of all datasets; names that changed and are not committed stay. A directory forgets all of its clean names
 //! at once, since it then no longer knows all of them; so the names of a dataset go together, and only where they are worth the look
 //! at all its objects.

@@ -72,7 +72,7 @@ impl State {
                 .entries
                 .as_ref()
                 .is_some_and(|entries| !entries.log.is_empty())
-            || self.xattrs.as_ref().is_some_and(|xattrs| !xattrs.log.is_empty())
+            || self.xattrs.as_ref().is_some_and(|xattrs| xattrs.has_changes())
     }
 
     /// What `stat` shows.

@@ -22,10 +22,11 @@ pub(crate) const HAS_CAPABILITY: u32 = 8;
 
 /// One extended attribute in RAM.
 #[derive(Debug)]
-pub(crate) struct XattrSlot {
-    pub(crate) value: Option<Arc<[u8]>>,
-    pub(crate) recorded: Old,
-    pub(crate) pending: u32,
+struct XattrSlot {
+    value: Option<Arc<[u8]>>,
+    recorded: Old,
+    /// Changes that are not committed.
+    pending: u32,
 }
 
 /// A change of an extended attribute: its name, and its value or `None` if it goes.
@@ -34,8 +35,61 @@ pub(crate) type XattrChange = (Arc<[u8]>, Option<Arc<[u8]>>);
 /// All extended attributes of an object, and what changed since the last freeze.
 #[derive(Debug, Default)]
 pub(crate) struct Xattrs {
-    pub(crate) values: BTreeMap<Arc<[u8]>, XattrSlot>,
-    pub(crate) log: Vec<XattrChange>,
+    values: BTreeMap<Arc<[u8]>, XattrSlot>,
+    log: Vec<XattrChange>,
+}
+
+impl Xattrs {
+    /// One that was read from its record.
+    pub(crate) fn load(&mut self, name: &[u8], value: &[u8], birth: u64) {
+        let slot = XattrSlot {
+            value: Some(value.into()),
+            recorded: Old::Born(birth),
+            pending: 0,
+        };
+        self.values.insert(name.into(), slot);
+    }
+
+    /// The value of one.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Arc<[u8]>> {
+        self.values.get(name)?.value.clone()
+    }
+
+    /// The names of those that there are.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        let there = self.values.iter().filter(|(_, slot)| slot.value.is_some());
+        there.map(|(name, _)| name)
+    }
+
+    /// Whether anything is to be frozen.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.log.is_empty()
+    }
+
+    /// What changed since the last freeze.
+    pub(crate) fn take_changes(&mut self) -> Vec<XattrChange> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// What the records have of one.
+    pub(crate) fn recorded(&self, name: &[u8]) -> Old {
+        self.values.get(name).map_or(Old::Unknown, |slot| slot.recorded)
+    }
+
+    /// A change that was frozen is committed.
+    pub(crate) fn committed(&mut self, (name, value): &XattrChange, checkpoint: u64) {
+        let Some(slot) = self.values.get_mut(name) else {
+            return;
+        };
+        slot.pending = slot.pending.saturating_sub(1);
+        slot.recorded = match value {
+            Some(_) => Old::Born(checkpoint),
+            None => Old::Absent,
+        };
+        if slot.pending == 0 && slot.value.is_none() {
+            self.values.remove(name);
+        }
+    }
 }
 
 const CAPABILITY_NAME: &[u8] = b"security.capability";

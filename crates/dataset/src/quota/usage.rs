@@ -21,7 +21,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
 
-use super::{preallocation::FileRoom, working_room::OfFiles};
+use super::{file_room::FileRoom, working_room::OfFiles};
 use crate::{
     posix::FsError,
     records::{PreallocatedTotals, Promised},

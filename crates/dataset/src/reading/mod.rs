@@ -10,3 +10,6 @@ mod uncached;
 mod visits;
 
 pub use block_read::BlockRead;
+
+pub(crate) use extents::Extents;
+pub(crate) use read::ContentReader;

@@ -1,13 +1,10 @@
 //! What reads of a visit add to the heat, and what is taken back of it where a walk over many files passes by.
 
+use super::read::ContentReader;
+use crate::objects::{Counting, State, Visited};
 use terrace_cache::{ChunkRead, Counted};
 
-use crate::{
-    live::LiveDataset,
-    objects::{Counting, State, Visited},
-};
-
-impl LiveDataset {
+impl ContentReader {
     /// A reader (0: one that is not known) reads `amount` worth of a region; what of it counts, and whether that is to be noted,
     /// since it may be taken back.
     pub(crate) fn visit(
@@ -21,7 +18,7 @@ impl LiveDataset {
         let environment = self.dataset.environment();
         let (dataset, body) = (self.dataset.number(), state.inode.body);
         if !state.visited.goes_on(reader, offset) {
-            let minutes = self.minutes();
+            let minutes = self.dataset.minutes();
             let (visit, taken_back) = environment.visits.begin(reader, dataset, body, minutes);
             state.visited = Visited::begin(reader, visit);
             for counted in taken_back {

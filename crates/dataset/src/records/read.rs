@@ -1,16 +1,116 @@
-//! Reading records: of a table or a range, as they are now, and as they were in a held checkpoint.
+//! Reading records: of a dataset ([`Records`]), as they are now and as they were in a held checkpoint; of a table or a range, whose ever
+//! they are.
+//!
+//! Invariant: all that is read of what a dataset has is read through [`Records`]. What walks over the records as they lie (the sweep, the
+//! check, the look for dead blocks) and what moves them to history reads the store itself.
 
+use super::{
+    inode::InodeRecord,
+    region::RegionRecord,
+    versioned_batch::{Versioned, after, damaged, split_value, version_after},
+};
+use crate::records::keys;
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use terrace_codec::{DecodeError, KeyWriter};
 use terrace_store::{Store, StoreError};
 
-use super::{
-    region::RegionRecord,
-    versioned_batch::{Versioned, after, damaged, split_value, version_after},
-};
-use crate::records::keys;
+/// The records of one dataset: the door through which they are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Records<'a> {
+    store: &'a dyn Store,
+    dataset: u32,
+}
+
+impl<'a> Records<'a> {
+    pub(crate) fn of(store: &'a dyn Store, dataset: u32) -> Self {
+        Self { store, dataset }
+    }
+
+    /// The record with this key, as of the newest commit.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.expect_own(key);
+        self.store.get(key)
+    }
+
+    /// Those with `from <= key < to`, as of the newest commit, ascending, at most `limit`.
+    pub(crate) fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.expect_own(from);
+        self.store.scan(from, to, limit)
+    }
+
+    /// A region; `None` if it is all holes.
+    pub(crate) fn region(
+        &self,
+        body: u64,
+        region: u64,
+    ) -> Result<Option<Versioned<RegionRecord>>, StoreError> {
+        read_region(self.store, self.dataset, body, region)
+    }
+
+    /// An inode with its birth.
+    pub(crate) fn inode(&self, object: u64) -> Result<Option<(u64, InodeRecord)>, StoreError> {
+        let Some(value) = self.get(&keys::inode(self.dataset, object))? else {
+            return Ok(None);
+        };
+        let decoded = split_value(&value)
+            .and_then(|(birth, payload)| InodeRecord::decode(payload).map(|inode| (birth, inode)));
+        Ok(Some(decoded.map_err(|cause| damaged("an inode record", &cause))?))
+    }
+
+    /// See [`read_as_of`].
+    pub(crate) fn get_as_of(
+        &self,
+        key: &[u8],
+        checkpoint: u64,
+    ) -> Result<Option<Versioned<Bytes>>, StoreError> {
+        self.expect_own(key);
+        read_as_of(self.store, key, checkpoint)
+    }
+
+    /// See [`scan_as_of`].
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn scan_as_of(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        checkpoint: u64,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Versioned<Bytes>)>, StoreError> {
+        self.expect_own(from);
+        scan_as_of(self.store, from, to, checkpoint, limit)
+    }
+
+    /// The first key with `from <= key < to` of which there is a version of any time.
+    pub(crate) fn first_key_of_any_time(
+        &self,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.expect_own(from);
+        first_of_any_time(self.store, from, to)
+    }
+
+    /// What a held checkpoint sees of a region, if that is not the live record.
+    pub(crate) fn past_region(&self, key: &[u8], held: u64) -> Result<Option<RegionRecord>, StoreError> {
+        self.expect_own(key);
+        held_region(self.store, key, held)
+    }
+
+    fn expect_own(&self, key: &[u8]) {
+        debug_assert_eq!(
+            key.get(1..5),
+            Some(&self.dataset.to_be_bytes()[..]),
+            "a key of another dataset"
+        );
+    }
+}
 
 /// Calls `visit` for each record of a table, in pages.
 pub(crate) fn for_each(
@@ -85,11 +185,7 @@ pub fn read_as_of(
 }
 
 /// What a held checkpoint sees of the region with this key, if that is not the live record.
-pub(crate) fn held_region(
-    store: &dyn Store,
-    key: &[u8],
-    held: u64,
-) -> Result<Option<RegionRecord>, StoreError> {
+fn held_region(store: &dyn Store, key: &[u8], held: u64) -> Result<Option<RegionRecord>, StoreError> {
     let version = version_after(store, key, held)?;
     let decoded = version.map(|value| decode_region(&value)).transpose()?;
     Ok(decoded
@@ -164,7 +260,7 @@ pub fn scan_as_of(
 }
 
 /// The first key with `from <= key < to` of which there is a version of any time.
-pub fn first_of_any_time(store: &dyn Store, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+fn first_of_any_time(store: &dyn Store, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
     // Live ones first: see `scan_as_of`.
     let live = store.scan(from, to, 1)?;
     let (old, _) = old_versions(store, from, to, 1)?;

@@ -2,6 +2,7 @@
 
 mod layout;
 mod placement;
+mod preallocated;
 mod relayout;
 mod split_hot_blocks;
 
@@ -13,4 +14,4 @@ pub use placement::{
 pub use relayout::{Accepts, Relaid};
 pub use split_hot_blocks::HotPiece;
 
-pub(crate) use relayout::Relayouts;
+pub(crate) use relayout::{Relayouter, Relayouts};

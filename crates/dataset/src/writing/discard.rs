@@ -9,41 +9,16 @@
 //! nothing, and small ranges are not looked up. Each portion of a range is complete before the next begins: a range that is given
 //! back in part after an error or a crash is so from its start on, a file that was to be made shorter is shorter from its end on.
 
-use crate::{
-    live::{BLOCK_LOG_BYTES, LiveDataset},
-    objects::Object,
-    posix::FsError,
-    records::REGION_BYTES,
-    settings::Durability,
-};
+use super::{admission::LOG_BYTES_AT_ONCE, write::ContentWriter};
+use crate::{live::BLOCK_LOG_BYTES, objects::Object, posix::FsError, records::REGION_BYTES};
 use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;
 
-/// Of the log, what is let go of between two commits may take so much in any case, bytes.
-const LOG_BYTES_AT_ONCE: u64 = 1 << 20;
-/// Of the room that writers have, the part that the log may take for it.
-const ROOM_PART: u64 = 8;
 /// Bytes that a portion of a range has mapped at most.
 pub(crate) const PORTION_BYTES: u64 = LOG_BYTES_AT_ONCE / BLOCK_LOG_BYTES * BLOCK_BYTES as u64;
 
-impl LiveDataset {
-    /// Commits what was let go of, if it is so much that a commit might not take more of it. No gate, state or commit lock is held.
-    ///
-    /// # Errors
-    /// Those of the commit: nothing more may be let go of.
-    pub(crate) fn commit_let_go(&self) -> Result<(), FsError> {
-        let log_bytes = self.pending_frees.log_bytes();
-        if log_bytes < LOG_BYTES_AT_ONCE || log_bytes * ROOM_PART < self.dataset.store().available_bytes() {
-            return Ok(());
-        }
-        // What is only in memory takes no room in a log until the pool is closed.
-        if self.settings().durability == Durability::Ram {
-            return Ok(());
-        }
-        self.commit().map(|_| ())
-    }
-
+impl ContentWriter {
     /// Gives a range of an object back, portion by portion: `piece` does it for one (from, to).
     pub(crate) fn give_back(
         &self,
@@ -55,9 +30,9 @@ impl LiveDataset {
         let mut from = offset;
         loop {
             let (to, bytes) = self.end_of_portion(object, from, end)?;
-            self.commit_let_go()?;
+            self.admission.commit_pending_frees()?;
             piece(from, to)?;
-            self.pending_frees.add_content(bytes);
+            self.epoch.pending_frees().add_content(bytes);
             from = to;
             if from >= end {
                 return Ok(());
@@ -93,7 +68,7 @@ impl LiveDataset {
         let last = end.div_ceil(REGION_BYTES);
         let mut region = from / REGION_BYTES;
         for mapped in (0..PORTION_BYTES).step_by(REGION_BYTES as usize) {
-            match self.next_region(object, region, last)? {
+            match self.extents.next_region(object, region, last)? {
                 Some(found) => region = found + 1,
                 None => return Ok((end, mapped)),
             }

@@ -8,27 +8,19 @@
 //! Large writes of a stream that consist of whole chunks never become pages (`write_through.rs`).
 
 use crate::{
-    commit::{Part, Run, STREAM_BYTES, flow, joined, runs},
-    live::{LiveDataset, StoodStill, ahead_memory_bytes},
-    objects::{Buffer, Layer, Object, SLOT_BLOCKS, Slot, State},
-    posix::FsError,
+    commit::{ChunkWriter, Part, Run, STREAM_BYTES, flow, joined, runs},
+    live::{DatasetState, DirtyEpoch, Stored},
+    objects::{Buffer, Object, SLOT_BLOCKS, Slot, State},
     settings::Durability,
 };
-use std::{
-    borrow::Cow,
-    ops::Range,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::{borrow::Cow, sync::Arc};
 
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
+use terrace_store::{CHUNK_BYTES_MAX, Flow};
 
 /// Slots that the flusher writes at once, and a stream that helps: what a freeze waits for at most.
 const SLOTS_AT_ONCE: usize = 32;
 const SLOTS_HELPED: usize = 8;
 const SLOT_BYTES: u64 = CHUNK_BYTES_MAX as u64;
-
-/// Runs of blocks: the first, how many, and the chunk that holds them; without one they are zero.
-pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
 
 /// A slot on its way.
 struct Candidate {
@@ -40,16 +32,24 @@ struct Candidate {
     plain: bool,
 }
 
-impl LiveDataset {
-    /// Waits for writes ahead that are under way; an error if they may be blocked by a silent device.
-    pub(crate) fn stand_still(&self) -> Result<StoodStill<'_>, FsError> {
-        let store = self.dataset.store();
-        Ok(self.ahead.stand_still(|since| store.check_answers(since))?)
-    }
+/// See the module.
+pub(crate) struct WriteAhead {
+    dataset: Arc<DatasetState>,
+    epoch: Arc<DirtyEpoch>,
+    chunks: Arc<ChunkWriter>,
+}
 
-    /// What a commit would write or has written already, bytes.
-    pub(crate) fn uncommitted_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Relaxed) + self.ahead.bytes()
+impl WriteAhead {
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        epoch: &Arc<DirtyEpoch>,
+        chunks: &Arc<ChunkWriter>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            epoch: epoch.clone(),
+            chunks: chunks.clone(),
+        })
     }
 
     /// Queues the slots that a write from `offset` to `end` completed, if it belongs to a stream. The gate and the
@@ -57,7 +57,7 @@ impl LiveDataset {
     pub(crate) fn queue_ahead(&self, object: &Arc<Object>, state: &mut State, offset: u64, end: u64) {
         let run = state.writes.run_bytes();
         let enough = self.ahead_run_bytes();
-        if run < enough || self.settings().durability == Durability::Ram {
+        if run < enough || self.dataset.settings().durability == Durability::Ram {
             return;
         }
         // The write that makes it a stream brings what was written before it.
@@ -70,7 +70,7 @@ impl LiveDataset {
         // The last slot too: of two writes that share one, either may be the later.
         for number in from / SLOT_BYTES..end.div_ceil(SLOT_BYTES) {
             if state.data.queue(number) {
-                self.ahead.push(object.clone(), number);
+                self.epoch.queue().push(object.clone(), number);
             }
         }
     }
@@ -93,12 +93,12 @@ impl LiveDataset {
     }
 
     fn write_slots_ahead(&self, most: usize) -> bool {
-        let _writing = self.ahead.write();
+        let _writing = self.epoch.queue().write();
         let candidates = self.take_candidates(most);
         if candidates.is_empty() || self.dataset.is_gone() {
             return false;
         }
-        let settings = self.settings();
+        let settings = self.dataset.settings();
         let slots: Vec<Slot> = candidates
             .iter()
             .map(|candidate| Slot::complete(candidate.content.clone()))
@@ -125,7 +125,7 @@ impl LiveDataset {
             }
         }
         let checkpoint = self.dataset.current_checkpoint();
-        let written = match self.store_parts(&settings, checkpoint, &parts) {
+        let written = match self.chunks.store_parts(&settings, checkpoint, &parts) {
             Ok(written) => written,
             Err(error) => {
                 tracing::debug!(%error, "data could not be written ahead of its commit");
@@ -149,7 +149,7 @@ impl LiveDataset {
     fn take_candidates(&self, most: usize) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         while candidates.len() < most {
-            let Some((object, number)) = self.ahead.pop() else {
+            let Some((object, number)) = self.epoch.queue().pop() else {
                 break;
             };
             let mut state = object.state.lock();
@@ -185,33 +185,10 @@ impl LiveDataset {
         let mut state = object.state.lock();
         if !state.freed && state.data.is_unchanged(number, &content) {
             let first = number * SLOT_BLOCKS;
-            self.put_ahead(&mut state, first..first + SLOT_BLOCKS, stored);
+            self.epoch
+                .put_ahead(&mut state, first..first + SLOT_BLOCKS, stored);
         }
         drop(state);
-        self.buffers.give(content);
-    }
-
-    /// Puts the chunks of a range of blocks, for which room was taken, into the layer; how many dirty blocks gave way.
-    pub(crate) fn put_ahead(&self, state: &mut State, blocks: Range<u64>, stored: Stored) -> u64 {
-        let bytes = (blocks.end - blocks.start) * BLOCK_BYTES as u64;
-        let held = ahead_memory_bytes(&state.data);
-        let gone = state
-            .data
-            .written_ahead(blocks.start, blocks.end, stored, &self.buffers);
-        let more = ahead_memory_bytes(&state.data) - held;
-        self.add_dirty(more);
-        self.sub_dirty(gone * BLOCK_BYTES as u64);
-        self.rooms.written_ahead(bytes);
-        self.ahead.add(bytes);
-        gone
-    }
-
-    /// A layer is dropped before it was frozen: what was written ahead for it counts no more.
-    pub(crate) fn dropped_ahead(&self, layer: &Layer) {
-        let bytes = layer.ahead_blocks() * BLOCK_BYTES as u64;
-        if bytes > 0 {
-            self.rooms.spend(bytes, bytes);
-            self.sub_dirty(ahead_memory_bytes(layer));
-        }
+        self.epoch.buffers().give(content);
     }
 }
