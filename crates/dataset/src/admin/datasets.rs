@@ -16,7 +16,6 @@ use crate::{
         for_range, keys,
     },
     relayout::{Accepts, Cut, HotPiece, Relaid},
-    relief::Reclaiming,
     settings::{At, DatasetError, Settings},
 };
 use std::{
@@ -115,7 +114,6 @@ pub struct Datasets {
     pub(crate) facts: Mutex<Facts>,
     pub(crate) admin: Mutex<()>,
     pub(crate) sweeper: SweepJobs,
-    pub(crate) reclaiming: Reclaiming,
     /// What the usage of all of them shares.
     pub(crate) common: Arc<WorkingRoom>,
     /// Of which retention held no checkpoint for want of room, by number, with what it would have had to set aside, bytes.
@@ -158,7 +156,6 @@ impl Datasets {
             facts: Mutex::new(facts),
             admin: Mutex::default(),
             sweeper,
-            reclaiming: Reclaiming::default(),
             common: Arc::default(),
             unretained: Mutex::default(),
         };

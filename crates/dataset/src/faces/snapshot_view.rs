@@ -17,9 +17,7 @@ use crate::{
         ACCESS_EXECUTE, Attributes, BlockStatus, Context, DirectoryEntry, FileFlags, FsError, FsStatistics,
         ROOT, SeekTarget, Tree, generation, pieces_of,
     },
-    records::{
-        EntryRecord, FileKind, InodeRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, keys,
-    },
+    records::{EntryRecord, FileKind, InodeRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, keys},
 };
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";

@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::dataset_state::DatasetState;
+use super::{dataset_state::DatasetState, reclaim_turns::ReclaimTurns};
 
 /// Between two works in time, nanoseconds; unless so large a part of the working room was taken since the last one.
 const IN_TIME_REST: u64 = 200_000_000;
@@ -38,12 +38,18 @@ pub struct RoomRequests {
     asked_bytes: AtomicU64,
     /// What changes took of the reserve since there was room for them, in all datasets, bytes.
     of_reserve_bytes: AtomicU64,
+    turns: ReclaimTurns,
 }
 
 impl RoomRequests {
     /// From now on this one is asked.
     pub(crate) fn set_source(&self, source: Weak<dyn RoomSource>) {
         let _ = self.source.set(source);
+    }
+
+    /// Turns of those who reclaim.
+    pub(crate) fn turns(&self) -> &ReclaimTurns {
+        &self.turns
     }
 
     /// Whether it is time to reclaim before it must be, for one who asks for so many bytes and shares so much working room. It may be

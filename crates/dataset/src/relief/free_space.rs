@@ -10,25 +10,19 @@
 //! pool by those to whom nothing is promised, which are rare when they find nothing; one at a time works here, and the others
 //! profit; who asks holds no lock that a commit needs.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Weak},
-};
-
-use parking_lot::Mutex;
-use terrace_store::{Reservation, Sequence, StoreError};
-
-use super::clean_landing_tier::Landing;
 use crate::{
     admin::{Borrowed, Datasets, Node},
     history::Progress,
-    live::{Fragment, RoomSource},
+    live::{Fragment, RoomSource, RoomTurn},
     posix::FsError,
     quota::set_aside_of,
     records::{REGION_BYTES, RegionRecord, decode_region, keys},
     relayout::{Cut, Layout, Relaid},
     settings::{DatasetError, Durability},
 };
+use std::sync::{Arc, Weak};
+
+use terrace_store::{Reservation, StoreError};
 
 /// Records that one step of the sweep looks at, and steps until it is asked whether there is enough.
 const SWEEP_RECORDS: usize = 1000;
@@ -44,22 +38,6 @@ const GAINED_PART: u64 = 4;
 /// How long after a look through the whole pool that won nothing the next one may be made for those to whom nothing is
 /// promised, nanoseconds.
 const BARREN_REST: u64 = 10_000_000_000;
-/// What those who reclaim leave to one another.
-#[derive(Default)]
-pub(crate) struct Reclaiming {
-    turn: Mutex<Turn>,
-    pub(super) landing: Landing,
-}
-
-/// What one who works here leaves to the next.
-#[derive(Default)]
-struct Turn {
-    /// Where looks through a dataset, or (`None`) the pool, go on.
-    cursors: BTreeMap<Option<u32>, Vec<u8>>,
-    /// The newest batch, and the time, when a look through the pool won nothing.
-    barren: Option<(Sequence, u64)>,
-}
-
 /// Who asks.
 struct Asking<'a> {
     /// Whose own regions are looked through first.
@@ -89,7 +67,7 @@ impl Datasets {
         result
     }
 
-    fn give_back(&self, turn: &mut Turn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
+    fn give_back(&self, turn: &mut RoomTurn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
         let store = &self.environment.store;
         let before = store.newest();
         // What could not be committed of one dataset is no reason not to go on.
@@ -143,7 +121,7 @@ impl Datasets {
     fn look_through(
         &self,
         dataset: Option<u32>,
-        turn: &mut Turn,
+        turn: &mut RoomTurn,
         gained: &mut u64,
         asking: &mut Asking<'_>,
     ) -> Result<bool, StoreError> {
@@ -151,11 +129,7 @@ impl Datasets {
             Some(dataset) => keys::dataset_range(keys::TABLE_REGION, dataset),
             None => keys::table_range(keys::TABLE_REGION),
         };
-        let begun = turn
-            .cursors
-            .get(&dataset)
-            .cloned()
-            .unwrap_or_else(|| first.clone());
+        let begun = turn.cursor(dataset).unwrap_or_else(|| first.clone());
         let begun = begun.clamp(first.clone(), end.clone());
         for (from, to) in [(begun.clone(), end), (first, begun)] {
             let mut cursor = from;
@@ -163,7 +137,7 @@ impl Datasets {
                 let page = self.environment.store.scan(&cursor, &to, REGIONS)?;
                 let Some((last, _)) = page.last() else { break };
                 cursor = last.iter().copied().chain([0]).collect();
-                turn.cursors.insert(dataset, cursor.clone());
+                turn.set_cursor(dataset, cursor.clone());
                 let mut fragments = Vec::new();
                 for (key, value) in &page {
                     fragments.extend(self.suspect(key, value));
@@ -277,7 +251,7 @@ impl RoomSource for Datasets {
         bytes: u64,
         enough: &mut dyn FnMut() -> bool,
     ) {
-        let mut turn = self.reclaiming.turn.lock();
+        let mut turn = self.environment.room.turns().room();
         let mut asking = Asking {
             dataset,
             is_promised,
