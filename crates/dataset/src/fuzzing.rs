@@ -8,8 +8,13 @@ use std::fmt::Debug;
 use terrace_codec::DecodeError;
 
 use crate::{
-    At, Counters, DatasetRecord, EntryRecord, Facts, HeldRecord, InodeRecord, OrphanRecord, RegionRecord,
-    Retention, Time, history::Job, posix::Acl, records::keys, settings::properties, split_value,
+    admin::Facts,
+    posix::Acl,
+    records::{
+        Counters, DatasetRecord, EntryRecord, HeldRecord, InodeRecord, Job, OrphanRecord, RegionRecord, Time,
+        keys, split_value,
+    },
+    settings::{At, Retention, properties},
 };
 
 /// Decodes, encodes and decodes again.

@@ -6,8 +6,12 @@ use terrace_fuzz::fuzz;
 use terrace_store::ChunkId;
 
 use crate::{
-    Counters, DatasetRecord, EntryRecord, Facts, FileKind, HeldRecord, InodeRecord, Kind, OrphanRecord,
-    Preallocated, PreallocatedTotals, RegionRecord, Time, fuzzing, history::Job, records::keys,
+    admin::Facts,
+    fuzzing,
+    records::{
+        Counters, DatasetRecord, EntryRecord, FileKind, HeldRecord, InodeRecord, Job, Kind, OrphanRecord,
+        Preallocated, PreallocatedTotals, RegionRecord, Time, keys,
+    },
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");

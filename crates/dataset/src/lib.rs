@@ -9,7 +9,6 @@ mod commit;
 mod faces;
 mod history;
 mod live;
-mod memory;
 mod namespace;
 mod objects;
 mod posix;
@@ -28,34 +27,33 @@ pub mod fuzzing;
 mod hostile_bytes;
 
 pub use admin::{
-    DatasetInfo, Datasets, DestroyReport, Facts, NewDataset, VOLUME_BYTES_MAX, check_for_new_pool,
-    check_readable,
+    DatasetInfo, Datasets, DestroyReport, Facts, NewDataset, check_for_new_pool, check_readable,
 };
 pub use faces::{
-    AllocateMode, AttributeMode, BlockDevice, BlockRead, Filesystem, PastVolume, ReadOnly, RenameMode, SetId,
-    View, Volume, WriteDone,
+    BlockDevice, Filesystem, Live, PastVolume, Paused, ReadOnly, SetId, View, Volume, WriteDone,
 };
 pub use history::{CheckReport, Progress, SnapshotInfo, check, check_within, count_references};
-pub use live::{Accepts, Checkpoints, DatasetState, Environment, Live, Paused, Relaid};
+pub use live::{AheadTotals, DatasetState, Environment, Fragment, FragmentRecord, Fragments, WHOLE_PART};
 pub use objects::{DirectoryPin, ObjectPins};
 pub use posix::{
-    ACCESS_EXECUTE, ACCESS_READ, ACCESS_WRITE, Attributes, BlockStatus, Context, DirectoryEntry,
-    FIRST_COOKIE, Fault, FileFlags, FsError, FsStatistics, Groups, NAME_BYTES_MAX, ROOT, SeekTarget,
-    SetAttributes, SetTime, Strip, Tree,
+    ACCESS_EXECUTE, ACCESS_READ, ACCESS_WRITE, AllocateMode, AttributeMode, Attributes, BlockStatus, Context,
+    DirectoryEntry, FIRST_COOKIE, Fault, FileFlags, FsError, FsStatistics, Groups, NAME_BYTES_MAX, ROOT,
+    RenameMode, SeekTarget, SetAttributes, SetTime, Strip, Tree,
 };
-pub use quota::{Preallocated, PreallocatedChange, PreallocatedTotals, Promised, Room, Usage};
+pub use quota::{Room, Usage};
+pub use reading::BlockRead;
 pub use records::{
-    CHUNK_BLOCKS, CounterChange, Counters, DatasetRecord, EntryRecord, FileKind, Held, HeldRecord,
-    InodeRecord, Kind, Old, OrphanRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run, TARGET_BYTES_MAX,
-    Time, Versioned, VersionedBatch, decode_region, join_value, keys, read_as_of, read_region, scan_as_of,
+    CHUNK_BLOCKS, Checkpoints, CounterChange, Counters, DatasetRecord, EntryRecord, FileKind, Held,
+    HeldRecord, InodeRecord, Kind, Old, OrphanRecord, Preallocated, PreallocatedChange, PreallocatedTotals,
+    Promised, REGION_BLOCKS, REGION_BYTES, RegionRecord, Run, TARGET_BYTES_MAX, Time, VOLUME_BYTES_MAX,
+    Versioned, VersionedBatch, decode_region, join_value, keys, read_as_of, read_region, scan_as_of,
     split_value,
 };
 pub use relayout::{
-    ChunksOfRegion, Cut, Fragment, FragmentRecord, Fragments, HotPiece, Layout, RegionPlace, TierBytes,
-    WHOLE_PART, body_of_object, bytes_of_dataset, bytes_of_object, chunks_of_region,
+    Accepts, ChunksOfRegion, Cut, HotPiece, Layout, RegionPlace, Relaid, TierBytes, body_of_object,
+    bytes_of_dataset, bytes_of_object, chunks_of_region,
 };
 pub use settings::{
     At, DatasetError, Durability, Every, PropertyValue, Retention, Rule, Settings, Source, check_dataset,
     check_part, format_time, property_default, property_help, property_names, settings, split_snapshot,
 };
-pub use writing::AheadTotals;

@@ -5,6 +5,19 @@
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
+use super::registry::{Borrowed, Handle, Node, Registry};
+use crate::{
+    faces::{Filesystem, View, Volume},
+    live::{DatasetState, Environment, Fragment},
+    posix::FsError,
+    quota::{Usage, WorkingRoom},
+    records::{
+        Checkpoints, Counters, DatasetRecord, Held, HeldRecord, Kind, SweepJobs, Time, damaged, for_each,
+        for_range, keys,
+    },
+    relayout::{Accepts, Cut, HotPiece, Relaid},
+    settings::{At, DatasetError, Settings},
+};
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
@@ -12,19 +25,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use terrace_codec::{DecodeError, Reader, Writer};
-use terrace_store::{Space, Store, StoreError};
-
-use super::registry::{Borrowed, Handle, Node, Registry};
-use crate::{
-    faces::{Filesystem, View, Volume},
-    history::Sweeper,
-    live::{Accepts, Checkpoints, DatasetState, Environment, Relaid},
-    posix::FsError,
-    quota::{Usage, WorkingRoom},
-    records::{Counters, DatasetRecord, Held, HeldRecord, Kind, Time, damaged, keys},
-    relayout::{Cut, Fragment, HotPiece},
-    settings::{At, DatasetError, Settings},
-};
+use terrace_store::Space;
 
 /// What is known of a dataset without opening it.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,7 +113,7 @@ pub struct Datasets {
     pub(crate) registry: RwLock<Registry>,
     pub(crate) facts: Mutex<Facts>,
     pub(crate) admin: Mutex<()>,
-    pub(crate) sweeper: Sweeper,
+    pub(crate) sweeper: SweepJobs,
     /// What the usage of all of them shares.
     pub(crate) common: Arc<WorkingRoom>,
     /// Of which retention held no checkpoint for want of room, by number, with what it would have had to set aside, bytes.
@@ -142,7 +143,7 @@ impl Datasets {
         })?;
         records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         let checkpoints = Arc::new(Checkpoints::new(facts.checkpoint));
-        let sweeper = Sweeper::open(&store)?;
+        let sweeper = SweepJobs::open(&store)?;
         let facts = Facts {
             next_sweep: facts.next_sweep.max(sweeper.next_number()),
             ..facts
@@ -539,50 +540,5 @@ fn wrong_kind(name: &str, is: &'static str, wanted: &'static str) -> DatasetErro
         name: name.to_owned(),
         is,
         wanted,
-    }
-}
-
-/// Calls `visit` for each record of a table, in pages.
-pub(crate) fn for_each(
-    store: &Arc<dyn Store>,
-    table: u8,
-    visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
-) -> Result<(), StoreError> {
-    let (from, to) = keys::table_range(table);
-    for_range(store, from, &to, visit)
-}
-
-/// Calls `visit` for each record of a range, in pages.
-pub(crate) fn for_range(
-    store: &Arc<dyn Store>,
-    mut from: Vec<u8>,
-    to: &[u8],
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
-) -> Result<(), StoreError> {
-    const PAGE: usize = 1000;
-    loop {
-        let page = store.scan(&from, to, PAGE)?;
-        for (key, value) in &page {
-            visit(key, value).map_err(|cause| damaged("a dataset's record", &cause))?;
-        }
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE => {
-                from = last.to_vec();
-                from.push(0);
-            }
-            _ => return Ok(()),
-        }
-    }
-}
-
-impl From<DatasetError> for FsError {
-    fn from(error: DatasetError) -> Self {
-        match error {
-            DatasetError::Filesystem(error) => error,
-            DatasetError::Store(error) => error.into(),
-            DatasetError::NotFound(_) | DatasetError::NoSnapshot(_) => FsError::NotFound,
-            DatasetError::Busy(_) => FsError::Busy,
-            other => FsError::io(other),
-        }
     }
 }

@@ -3,21 +3,16 @@
 //! Invariants: each change is one batch, flushed before it is reported; destroying does O(datasets named) work in the
 //! foreground and leaves the content to the sweep; what is destroyed is gone for its users at once.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use terrace_store::{BLOCK_BYTES, Batch, Reservation};
-
 use super::{datasets::Datasets, registry::Node, set_properties::above_quota};
 use crate::{
     faces::{Filesystem, Volume},
-    history::Job,
     quota::working_bytes_of,
-    records::{DatasetRecord, Kind, VersionedBatch, keys},
+    records::{DatasetRecord, Job, Kind, VOLUME_BYTES_MAX, VersionedBatch, keys},
     settings::{DatasetError, VOLUME_CHUNK_SIZE, name as names},
 };
+use std::{collections::BTreeMap, sync::Arc};
 
-/// Largest volume, bytes: as large as any object of a dataset.
-pub const VOLUME_BYTES_MAX: u64 = crate::writing::FILE_BYTES_MAX;
+use terrace_store::{BLOCK_BYTES, Batch, Reservation};
 
 /// What to create.
 #[derive(Debug, Clone, Default)]

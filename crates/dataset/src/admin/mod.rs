@@ -9,8 +9,7 @@ mod retained_space;
 mod set_properties;
 
 pub use datasets::{DatasetInfo, Datasets, Facts};
-pub use lifecycle::{DestroyReport, NewDataset, VOLUME_BYTES_MAX};
+pub use lifecycle::{DestroyReport, NewDataset};
 pub use set_properties::{check_for_new_pool, check_readable};
 
-pub(crate) use datasets::{for_each, for_range};
 pub(crate) use registry::{Borrowed, Node};

@@ -11,8 +11,8 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    faces::{Filesystem, View, Volume},
-    live::{DatasetState, Live},
+    faces::{Filesystem, Live, View, Volume},
+    live::DatasetState,
     records::DatasetRecord,
 };
 

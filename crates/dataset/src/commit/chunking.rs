@@ -8,19 +8,13 @@
 
 use std::{borrow::Cow, iter::Peekable};
 
-use terrace_store::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, Compression, Dedup, Flow, Owner, Piece, Placement, Store, Trial, Written,
-};
+use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Compression, Dedup, Flow, Store, Trial};
 
 use crate::{
-    live::LiveDataset,
-    objects::{DirectoryPin, SLOT_BLOCKS, Slot},
-    posix::{FsError, ROOT},
+    objects::{SLOT_BLOCKS, Slot},
     settings::Settings,
 };
 
-/// Directories above one another that are looked at for a pin.
-const DEPTH_MAX: usize = 4096;
 static ZERO: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// Dirty blocks of a slot that belong together.
@@ -171,89 +165,4 @@ pub(crate) struct Part<'a> {
     pub(crate) flow: Flow,
     /// It is stored in its full size, and shared with nobody.
     pub(crate) plain: bool,
-}
-
-impl LiveDataset {
-    /// The tier of an object by its own pin, or by that of the nearest directory above it.
-    fn pinned_tier(&self, object: u64) -> Option<u8> {
-        let pins = &self.dataset.environment().pins;
-        let dataset = self.dataset.number();
-        if let Some(own) = pins.tier_of(dataset, object) {
-            return Some(own);
-        }
-        if !pins.has_directories(dataset) {
-            return None;
-        }
-        let (mut at, body) = {
-            let object = self.object(object).ok()?;
-            let state = object.state.lock();
-            (state.found_in, state.inode.body)
-        };
-        if at == 0 {
-            // Found by its number alone: as the mover knows it.
-            return pins.tier_beneath(dataset, body);
-        }
-        for _ in 0..DEPTH_MAX {
-            if let Some(tier) = pins.tier_of(dataset, at) {
-                let directory = at;
-                pins.note_beneath(dataset, body, DirectoryPin { tier, directory });
-                return Some(tier);
-            }
-            if at == ROOT {
-                return None;
-            }
-            at = self.parent_of(&self.directory(at).ok()?);
-        }
-        None
-    }
-
-    /// A name in `directory` was followed to an object.
-    pub(crate) fn note_found(&self, object: u64, directory: u64) {
-        if self
-            .dataset
-            .environment()
-            .pins
-            .has_directories(self.dataset.number())
-            && let Ok(object) = self.object(object)
-        {
-            object.state.lock().found_in = directory;
-        }
-    }
-
-    /// Hands parts to the store; the answers come in the same order.
-    pub(crate) fn store_parts(
-        &self,
-        settings: &Settings,
-        checkpoint: u64,
-        parts: &[Part<'_>],
-    ) -> Result<Vec<Written>, FsError> {
-        let dataset = self.dataset.number();
-        let pieces: Vec<Piece<'_>> = parts
-            .iter()
-            .map(|part| Piece {
-                content: part.content,
-                compression: compression_of(settings, part.plain),
-                trial: part.trial,
-                dedup: dedup_of(settings, part.plain),
-                placement: match self.pinned_tier(part.object).or(settings.pin_tier) {
-                    Some(tier) => Placement::Tier { tier, strict: false },
-                    None => Placement::Landing(part.flow),
-                },
-                owner: Owner {
-                    dataset,
-                    object: part.object,
-                    block: part.block,
-                    checkpoint,
-                },
-                privileged: true,
-            })
-            .collect();
-        let written = self.dataset.store().write_chunks(&pieces)?;
-        if written.len() != parts.len() {
-            return Err(FsError::io(
-                "the store returned another number of chunks than it was given",
-            ));
-        }
-        Ok(written)
-    }
 }

@@ -1,22 +1,18 @@
 //! Freezing: the brief moment in which everything dirty is set aside as the state that the next commit makes.
 //!
 //! Invariants: the gate is held exclusively, so no operation is half done; no I/O, no record is read; the work is
-//! proportional to the dirty objects, not to their content, and these are bounded (`memory/metadata.rs`). What is frozen stays readable until it is committed,
+//! proportional to the dirty objects, not to their content, and these are bounded (`live/metadata.rs`). What is frozen stays readable until it is committed,
 //! and stays frozen if the commit fails: the next commit tries it again, a new freeze waits for that.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
-use terrace_store::{BLOCK_BYTES, Flow, Sequence};
+use terrace_store::{BLOCK_BYTES, Flow};
 
 use crate::{
-    live::{Accepts, Live, LiveDataset, Paused, Relaid},
+    live::{Riders, Stopped, ahead_memory_bytes},
     objects::{Change, Layer, Object, State, XattrChange},
-    posix::FsError,
-    quota::{Charge, Promised},
-    records::InodeRecord,
-    relayout::{Cut, Fragment, HotPiece},
-    writing::{StoodStill, ahead_memory_bytes},
+    quota::Charge,
+    records::{InodeRecord, Promised},
 };
 
 /// Bytes written in sequence that make a stream.
@@ -49,33 +45,30 @@ pub(crate) struct FrozenObject {
 pub(crate) struct Frozen {
     pub(crate) checkpoint: u64,
     pub(crate) objects: Vec<FrozenObject>,
-    /// See [`LiveDataset::riders`].
-    pub(crate) riders: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Records of the dataset itself.
+    pub(crate) riders: Riders,
     /// Room taken for it, bytes.
     pub(crate) room_bytes: u64,
     /// As far as that was written ahead.
     pub(crate) ahead_bytes: u64,
     /// What it counts as dirty, bytes.
     pub(crate) dirty_bytes: u64,
-    /// See [`LiveDataset::shared`]; let go when the live blocks count it.
+    /// For content that was mapped once more; let go when the live blocks count it.
     pub(crate) shared: Option<Charge>,
     /// Content that the counters count until it is committed that it is gone, bytes.
-    pub(crate) let_go_bytes: u64,
-    /// See [`LiveDataset::promised`].
+    pub(crate) gone_bytes: u64,
+    /// What was preallocated.
     pub(crate) promised: Promised,
 }
 
-impl LiveDataset {
-    /// Sets everything dirty aside. The gate is held exclusively, and nothing is frozen already.
-    pub(crate) fn freeze(&self, checkpoint: u64) -> Frozen {
-        let list = std::mem::take(&mut *self.dirty.lock());
-        let (mut room_bytes, mut dirty_bytes) = self.freeze_metadata();
+impl Frozen {
+    /// Sets everything dirty aside. Nothing is frozen already.
+    pub(super) fn freeze(stopped: &Stopped<'_>, checkpoint: u64) -> Self {
+        let taken = stopped.take();
+        let (mut room_bytes, mut dirty_bytes) = (taken.metadata_room_bytes, taken.metadata_bytes);
         let mut ahead_bytes = 0;
-        let let_go_bytes = self.let_go.frozen();
-        self.ahead.clear();
-        let shared = self.shared.lock().take();
-        let mut objects = Vec::with_capacity(list.len());
-        for object in list {
+        let mut objects = Vec::with_capacity(taken.objects.len());
+        for object in taken.objects {
             let mut state = object.state.lock();
             state.listed = false;
             if !state.is_dirty() {
@@ -94,10 +87,7 @@ impl LiveDataset {
                 .entries
                 .as_mut()
                 .map(|entries| std::mem::take(&mut entries.log));
-            let xattrs = state
-                .xattrs
-                .as_mut()
-                .map(|xattrs| std::mem::take(&mut xattrs.log));
+            let xattrs = state.xattrs.as_mut().map(|xattrs| xattrs.take_changes());
             let flow = flow(&state);
             let inode_dirty = std::mem::take(&mut state.inode_dirty) || data.is_some();
             let inode = state.inode.clone();
@@ -116,125 +106,16 @@ impl LiveDataset {
                 preallocated_over,
             });
         }
-        Frozen {
-            let_go_bytes,
-            promised: std::mem::take(&mut *self.promised.lock()),
+        Self {
+            gone_bytes: taken.gone_bytes,
+            promised: taken.promised,
             checkpoint,
             objects,
-            riders: std::mem::take(&mut *self.riders.lock()),
+            riders: taken.riders,
             room_bytes,
             ahead_bytes,
             dirty_bytes,
-            shared,
+            shared: taken.shared,
         }
-    }
-
-    /// Builds and commits what is frozen. The commit lock is held.
-    pub(crate) fn commit_pending(&self) -> Result<Sequence, FsError> {
-        let Some(frozen) = self.pending.lock().take() else {
-            return Ok(self.dataset.store().newest());
-        };
-        if self.dataset.is_gone() {
-            // Its records are being deleted: what is dirty goes with them.
-            return Ok(self.dataset.store().newest());
-        }
-        if self.building.swap(true, Relaxed) {
-            // A panic took what was frozen with it: nothing may be reported as safe any more.
-            return Err(FsError::io(
-                "an earlier commit was interrupted by a fault; stop and start the pool",
-            ));
-        }
-        let environment = self.dataset.environment();
-        let (began, dirty_bytes) = (environment.clock.monotonic_nanoseconds(), frozen.dirty_bytes);
-        let result = self.build_and_commit(&frozen);
-        self.building.store(false, Relaxed);
-        match result {
-            Ok((sequence, outcome)) => {
-                self.committed(frozen, outcome);
-                let took = environment.clock.monotonic_nanoseconds() - began;
-                environment.budget.committed(dirty_bytes, took);
-                Ok(sequence)
-            }
-            Err(error) => {
-                *self.pending.lock() = Some(frozen);
-                Err(error)
-            }
-        }
-    }
-}
-
-struct Standstill<'a> {
-    live: &'a LiveDataset,
-    gate: RwLockWriteGuard<'a, ()>,
-    _still: StoodStill<'a>,
-}
-
-impl Paused for Standstill<'_> {
-    fn freeze(self: Box<Self>, checkpoint: u64) {
-        let mut pending = self.live.pending.lock();
-        // What an earlier commit could not write comes first; what is dirty now then waits for the next one.
-        if pending.is_none() {
-            *pending = Some(self.live.freeze(checkpoint));
-        } else {
-            self.live.group.skipped();
-        }
-        drop(pending);
-        drop(self.gate);
-    }
-}
-
-impl Live for LiveDataset {
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
-        // First what is on its way to the store, so that it is not written a second time.
-        let still = self.stand_still()?;
-        Ok(Box::new(Standstill {
-            live: self,
-            gate: self.gate.write(),
-            _still: still,
-        }))
-    }
-
-    fn write_ahead(&self) -> bool {
-        self.write_ahead_step()
-    }
-
-    fn commit_frozen(&self) -> Result<Sequence, FsError> {
-        let sequence = self.commit_pending()?;
-        if self.group.take_skipped() {
-            return Err(FsError::io(
-                "an earlier commit had failed and was made up for only now; try again",
-            ));
-        }
-        Ok(sequence)
-    }
-
-    fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Relaxed)
-    }
-
-    fn unfrozen_metadata_bytes(&self) -> u64 {
-        LiveDataset::unfrozen_metadata_bytes(self)
-    }
-
-    fn referenced_bytes(&self) -> u64 {
-        LiveDataset::referenced_bytes(self)
-    }
-
-    fn relayout(
-        &self,
-        fragments: &[Fragment],
-        cut: Cut,
-        wanted: Accepts<'_>,
-        most_bytes: u64,
-    ) -> Vec<Result<Relaid, FsError>> {
-        self.lay_out(fragments, cut, wanted, most_bytes)
-    }
-
-    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
-        self.raise_pieces(pieces, tier)
-    }
-
-    fn close(&self) {
-        self.relayouts.close();
     }
 }

@@ -2,34 +2,13 @@
 //!
 //! Invariant: what is only to be read says so, and refuses changes even from a client that asks for them.
 
-use std::sync::Arc;
-
 use super::{snapshot_view::View, volume::Volume};
 use crate::{
     posix::{BlockStatus, FsError, ROOT, Tree},
+    reading::BlockRead,
     settings::Durability,
 };
-
-/// One of several reads.
-pub struct BlockRead<'a> {
-    /// Where it begins, bytes.
-    pub offset: u64,
-    /// What it fills.
-    pub buffer: &'a mut [u8],
-    /// Whether it did.
-    pub outcome: Result<(), FsError>,
-}
-
-impl<'a> BlockRead<'a> {
-    /// One that is still to be done.
-    pub fn new(offset: u64, buffer: &'a mut [u8]) -> Self {
-        Self {
-            offset,
-            buffer,
-            outcome: Ok(()),
-        }
-    }
-}
+use std::sync::Arc;
 
 /// A block device to be served. Offsets and lengths are bytes and need no alignment; outside the device they are
 /// `Invalid`.

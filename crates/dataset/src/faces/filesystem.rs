@@ -1,66 +1,21 @@
 //! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
 //! `attributes*`, `acl` and `commit`.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use super::live_dataset::{HasLive, LiveDataset};
+use crate::{
+    live::DatasetState,
+    namespace::NewObject,
+    objects::{HAS_CAPABILITY, Object, State, drop_capability},
+    posix::{
+        ACCESS_WRITE, AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FsError,
+        FsStatistics, ROOT, RenameMode, SeekTarget, SetAttributes, Strip, Tree, file_flags, permission,
+    },
+    records::{FILE_BYTES_MAX, FileKind, InodeRecord, Old, Time, VersionedBatch},
+    writing::{OfReserve, some_written},
+};
+use std::sync::Arc;
 
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
-
-use crate::{
-    live::{Accepts, DatasetState, Live, LiveDataset, OfReserve, Paused, Relaid},
-    namespace::{NewObject, xattrs},
-    objects::{HAS_CAPABILITY, Object, State},
-    posix::{
-        ACCESS_WRITE, Attributes, Context, DirectoryEntry, FileFlags, FsError, FsStatistics, ROOT,
-        SeekTarget, SetAttributes, Strip, Tree, file_flags, permission,
-    },
-    records::{FileKind, InodeRecord, Old, Time, VersionedBatch},
-    relayout::{Cut, Fragment, HotPiece},
-    writing::{FILE_BYTES_MAX, some_written},
-};
-
-/// How `rename` treats an existing target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RenameMode {
-    /// Replaces it.
-    Replace,
-    /// `Exists` if there is one (RENAME_NOREPLACE).
-    NoReplace,
-    /// Both must exist and change places (RENAME_EXCHANGE).
-    Exchange,
-    /// Replaces it and leaves a whiteout, a character device 0:0, where the name was (RENAME_WHITEOUT).
-    Whiteout,
-    /// The same; `Exists` if there is a target (RENAME_WHITEOUT with RENAME_NOREPLACE).
-    WhiteoutNoReplace,
-}
-
-impl RenameMode {
-    /// Whether a whiteout takes the place of the old name.
-    pub fn leaves_whiteout(self) -> bool {
-        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
-    }
-
-    /// Whether there may be no target.
-    pub fn keeps_target(self) -> bool {
-        matches!(self, Self::NoReplace | Self::WhiteoutNoReplace)
-    }
-}
-
-/// What `allocate` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AllocateMode {
-    /// Makes room; `keep_size` leaves the size even if the range ends behind it.
-    Reserve {
-        /// FALLOC_FL_KEEP_SIZE.
-        keep_size: bool,
-    },
-    /// FALLOC_FL_PUNCH_HOLE.
-    Punch,
-    /// FALLOC_FL_ZERO_RANGE.
-    Zero {
-        /// FALLOC_FL_KEEP_SIZE.
-        keep_size: bool,
-    },
-}
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,17 +35,6 @@ pub enum SetId {
     Fell,
 }
 
-/// How `set_extended_attribute` treats an existing one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttributeMode {
-    /// Creates or replaces.
-    Set,
-    /// XATTR_CREATE: `Exists` if there is one.
-    Create,
-    /// XATTR_REPLACE: `NoAttribute` if there is none.
-    Replace,
-}
-
 /// A live filesystem. All methods may be called from any thread.
 pub struct Filesystem {
     live: LiveDataset,
@@ -100,7 +44,7 @@ impl Filesystem {
     /// Opens a dataset that exists.
     pub fn open(state: Arc<DatasetState>) -> Result<Arc<Self>, FsError> {
         let live = LiveDataset::new(state);
-        live.free_orphans()?;
+        live.lifetimes.free_orphans()?;
         Ok(Arc::new(Self { live }))
     }
 
@@ -139,7 +83,7 @@ impl Filesystem {
             }
             _ => {}
         }
-        self.live.make(
+        self.live.namespace.make(
             context,
             dir,
             name,
@@ -166,7 +110,7 @@ impl Filesystem {
             device: 0,
             target: &[],
         };
-        self.live.make(context, dir, name, &new)
+        self.live.namespace.make(context, dir, name, &new)
     }
 
     /// Makes a symbolic link.
@@ -186,23 +130,23 @@ impl Filesystem {
             device: 0,
             target,
         };
-        self.live.make(context, dir, name, &new)
+        self.live.namespace.make(context, dir, name, &new)
     }
 
     /// Gives `object` another name.
     pub fn link(&self, context: &Context, object: u64, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
-        self.live.make_link(context, object, dir, name)
+        self.live.namespace.make_link(context, object, dir, name)
     }
 
     /// Removes a name that is not a directory's; returns what it named, as it is afterwards (`links` 0: the last).
     /// For a trusted context such an object is held; see [`Context::trusted`].
     pub fn unlink(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
-        self.live.remove_name(context, dir, name)
+        self.live.namespace.remove_name(context, dir, name)
     }
 
     /// Removes an empty directory; returns what it was, held for a trusted context.
     pub fn remove_directory(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
-        self.live.remove_dir(context, dir, name)
+        self.live.namespace.remove_dir(context, dir, name)
     }
 
     /// Renames; returns what was replaced, as it is afterwards (with `links` 0 held for a trusted context). A whiteout is
@@ -217,12 +161,13 @@ impl Filesystem {
         mode: RenameMode,
     ) -> Result<Option<Attributes>, FsError> {
         self.live
+            .namespace
             .rename_name(context, (dir, name), (new_dir, new_name), mode)
     }
 
     /// An unnamed regular file (O_TMPFILE), held once as if by [`open_object`](Self::open_object); `link` may name it.
     pub fn temporary(&self, context: &Context, dir: u64, mode: u32) -> Result<Attributes, FsError> {
-        self.live.make_temporary(context, dir, mode)
+        self.live.namespace.make_temporary(context, dir, mode)
     }
 
     /// Changes attributes by the rules of chmod, chown, truncate and utimensat.
@@ -232,7 +177,7 @@ impl Filesystem {
         object: u64,
         change: &SetAttributes,
     ) -> Result<Attributes, FsError> {
-        self.live.change_attributes(context, object, change)
+        self.live.namespace.change_attributes(context, object, change)
     }
 
     /// Writes all of `data` at `offset`. Takes setuid and setgid away if `kill_privileges`, or if the caller
@@ -281,13 +226,13 @@ impl Filesystem {
         kill_privileges: bool,
     ) -> Result<(u64, WriteDone), FsError> {
         let live = &self.live;
-        live.writable()?;
-        let object = live.object(object)?;
+        live.dataset.writable()?;
+        let object = live.table.object(object)?;
         content(&object)?;
-        let _admitted = live.throttle(data.len() as u64)?;
+        let _admitted = live.admission.throttle(data.len() as u64)?;
         let flags = object.state.lock().inode.flags;
         if flags & HAS_CAPABILITY != 0 {
-            live.load_xattrs(&object)?;
+            live.xattrs.load_xattrs(&object)?;
         }
         let stripping = kill_privileges.then(|| Context {
             strip: Strip::SetId,
@@ -306,15 +251,15 @@ impl Filesystem {
                     offset
                 }
             };
-            let now = live.now();
-            let written = live.write_object(&object, offset, data, &mut |state| {
+            let now = live.dataset.now();
+            let written = live.writer.write_object(&object, offset, data, &mut |state| {
                 if changed(state, now, context) == SetId::Fell {
                     set_id = SetId::Fell;
                 }
             });
             (offset, some_written(written)?)
         };
-        live.settle()?;
+        live.commits.settle()?;
         Ok((offset, WriteDone { bytes, set_id }))
     }
 
@@ -328,8 +273,8 @@ impl Filesystem {
         length: u64,
     ) -> Result<(), FsError> {
         let live = &self.live;
-        live.writable()?;
-        let object = live.object(object)?;
+        live.dataset.writable()?;
+        let object = live.table.object(object)?;
         content(&object)?;
         let end = offset
             .checked_add(length)
@@ -338,11 +283,11 @@ impl Filesystem {
         if length == 0 {
             return Err(FsError::Invalid);
         }
-        live.load_xattrs(&object)?;
+        live.xattrs.load_xattrs(&object)?;
         match mode {
-            AllocateMode::Punch => live.take_metadata_always(1, OfReserve::Removals)?,
+            AllocateMode::Punch => live.admission.take_metadata_always(1, OfReserve::Removals)?,
             // What it promises finds its room by itself.
-            _ => live.take_metadata_always(1, OfReserve::Changes)?,
+            _ => live.admission.take_metadata_always(1, OfReserve::Changes)?,
         }
         let mut is_changed = false;
         {
@@ -351,7 +296,7 @@ impl Filesystem {
                 AllocateMode::Reserve { .. } => file_flags::may_touch(&object.state.lock().inode)?,
                 _ => file_flags::may_change(&object.state.lock().inode)?,
             }
-            let now = live.now();
+            let now = live.dataset.now();
             let mut change = |state: &mut State| {
                 changed(state, now, context);
                 is_changed = true;
@@ -359,29 +304,31 @@ impl Filesystem {
             let keep_size = match mode {
                 AllocateMode::Reserve { keep_size } | AllocateMode::Zero { keep_size } => {
                     let (first, last) = (offset / BLOCK_BYTES as u64, end.div_ceil(BLOCK_BYTES as u64));
-                    live.preallocate(&object, first, last, &mut |state| state.inode.changed = now)?;
+                    live.writer
+                        .preallocate(&object, first, last, &mut |state| state.inode.changed = now)?;
                     keep_size
                 }
                 AllocateMode::Punch => true,
             };
             let stays_preallocated = mode != AllocateMode::Punch;
             if !matches!(mode, AllocateMode::Reserve { .. }) {
-                live.give_back(&object, offset, end, &mut |from, to| {
-                    live.punch_object(&object, from, to - from, stays_preallocated, &mut change)
+                live.writer.give_back(&object, offset, end, &mut |from, to| {
+                    live.writer
+                        .punch_object(&object, from, to - from, stays_preallocated, &mut change)
                 })?;
             }
             let grows = !keep_size && object.state.lock().inode.size < end;
             if grows {
-                live.truncate_object(&object, end, &mut change)?;
+                live.writer.truncate_object(&object, end, &mut change)?;
             }
             if !is_changed {
                 // What reserves alone counts as a change too, as on ext4.
-                live.change_inode(&object, &mut |state| {
+                live.namespace.change_inode(&object, &mut |state| {
                     changed(state, now, context);
                 })?;
             }
         }
-        live.settle()
+        live.commits.settle()
     }
 
     /// copy_file_range: shares chunks where offsets are aligned to blocks, copies the rest; returns the bytes copied.
@@ -394,8 +341,9 @@ impl Filesystem {
         to_offset: u64,
         length: u64,
     ) -> Result<u64, FsError> {
-        let _admitted = self.live.throttle(0)?;
+        let _admitted = self.live.admission.throttle(0)?;
         self.live
+            .namespace
             .copy_objects(context, (from, from_offset), (to, to_offset), length)
     }
 
@@ -408,12 +356,12 @@ impl Filesystem {
         value: &[u8],
         mode: AttributeMode,
     ) -> Result<(), FsError> {
-        self.live.set_xattr(context, object, name, value, mode)
+        self.live.xattrs.set_xattr(context, object, name, value, mode)
     }
 
     /// chattr; see [`FileFlags`].
     pub fn set_file_flags(&self, context: &Context, object: u64, flags: FileFlags) -> Result<(), FsError> {
-        self.live.set_file_flags(context, object, flags)
+        self.live.namespace.set_file_flags(context, object, flags)
     }
 
     /// Removes an extended attribute.
@@ -423,7 +371,7 @@ impl Filesystem {
         object: u64,
         name: &[u8],
     ) -> Result<(), FsError> {
-        self.live.remove_xattr(context, object, name)
+        self.live.xattrs.remove_xattr(context, object, name)
     }
 
     /// Whether the caller may read this extended attribute.
@@ -433,17 +381,17 @@ impl Filesystem {
         object: u64,
         name: &[u8],
     ) -> Result<(), FsError> {
-        self.live.check_xattr_read(context, object, name)
+        self.live.xattrs.check_xattr_read(context, object, name)
     }
 
     /// Keeps the object alive even if its last name goes; once for each open.
     pub fn open_object(&self, object: u64) -> Result<(), FsError> {
-        self.live.hold(object)
+        self.live.lifetimes.hold(object)
     }
 
     /// Undoes one [`open_object`](Self::open_object).
     pub fn release_object(&self, object: u64) {
-        self.live.release(object);
+        self.live.lifetimes.release(object);
     }
 
     fn note_question(&self) {
@@ -462,7 +410,7 @@ impl Filesystem {
         self.note_question();
         let mut from = from;
         loop {
-            let entries = self.live.list(dir, from, limit)?;
+            let entries = self.live.directories.list(dir, from, limit)?;
             let Some(last) = entries.last() else {
                 return Ok(Vec::new());
             };
@@ -473,7 +421,7 @@ impl Filesystem {
                     found.push((entry, None));
                     continue;
                 }
-                match self.live.attributes_of(entry.object) {
+                match self.live.directories.attributes_of(entry.object) {
                     Ok(attributes) => found.push((entry, Some(attributes))),
                     Err(FsError::Stale) => {}
                     Err(error) => return Err(error),
@@ -488,83 +436,45 @@ impl Filesystem {
     /// Makes everything done so far durable (fsync, syncfs): commit and flush, shared by concurrent callers. What
     /// `durability` says of fsync holds: with `timed` and `ram` it returns at once.
     pub fn sync(&self) -> Result<(), FsError> {
-        self.live.sync()
+        self.live.commits.sync()
     }
 
     /// fsync of one object. (The whole dataset is committed: every crash state is a prefix in order.)
     pub fn sync_object(&self, object: u64) -> Result<(), FsError> {
         let _ = object;
-        self.live.sync()
+        self.live.commits.sync()
     }
 
     /// Hands everything done so far to the store, without flushing.
     pub fn commit(&self) -> Result<Sequence, FsError> {
-        self.live.commit()
+        self.live.commits.commit()
     }
 
     /// Commit and flush whatever `durability` says (a clean stop, an unmount).
     pub fn flush(&self) -> Result<(), FsError> {
-        self.live.flush()
+        self.live.commits.flush()
     }
 
     /// Bytes written and not yet committed.
     pub fn dirty_bytes(&self) -> u64 {
-        self.live.dirty_bytes.load(Relaxed)
+        self.live.epoch.dirty_bytes()
     }
 
     /// Room that is held although nothing is dirty, bytes: none, while no call is on its way.
     pub fn leaked_room_bytes(&self) -> u64 {
-        self.live.leaked_room_bytes()
+        self.live.epoch.leaked_room_bytes()
     }
 
     /// The chunks that a region (1 MiB) of a file maps as of the newest commit, for `terrace where` and the mover.
     pub fn chunks_of(&self, object: u64, region: u64) -> Result<Vec<ChunkId>, FsError> {
-        let object = self.live.object(object)?;
-        self.live.chunks(&object, region)
+        let object = self.live.table.object(object)?;
+        self.live.extents.chunks(&object, region)
     }
 }
 
-impl Live for Filesystem {
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
-        self.live.pause()
-    }
-
-    fn write_ahead(&self) -> bool {
-        self.live.write_ahead()
-    }
-
-    fn commit_frozen(&self) -> Result<Sequence, FsError> {
-        self.live.commit_frozen()
-    }
-
-    fn dirty_bytes(&self) -> u64 {
-        Live::dirty_bytes(&self.live)
-    }
-
-    fn unfrozen_metadata_bytes(&self) -> u64 {
-        Live::unfrozen_metadata_bytes(&self.live)
-    }
-
-    fn referenced_bytes(&self) -> u64 {
-        self.live.referenced_bytes()
-    }
-
-    fn relayout(
-        &self,
-        fragments: &[Fragment],
-        cut: Cut,
-        wanted: Accepts<'_>,
-        most_bytes: u64,
-    ) -> Vec<Result<Relaid, FsError>> {
-        self.live.relayout(fragments, cut, wanted, most_bytes)
-    }
-
-    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
-        self.live.raise(pieces, tier)
-    }
-
-    fn close(&self) {
-        self.live.close();
+impl HasLive for Filesystem {
+    fn live(&self) -> &LiveDataset {
+        &self.live
     }
 }
 
@@ -581,7 +491,7 @@ fn changed(state: &mut State, now: Time, context: &Context) -> SetId {
     let mode = permission::after_write(context, &state.inode);
     let before = std::mem::replace(&mut state.inode.mode, mode);
     if context.strip != Strip::Nothing {
-        xattrs::drop_capability(state);
+        drop_capability(state);
     }
     state.inode.modified = now;
     state.inode.changed = now;
@@ -594,17 +504,17 @@ fn changed(state: &mut State, now: Time, context: &Context) -> SetId {
 impl Tree for Filesystem {
     fn lookup(&self, context: &Context, dir: u64, name: &[u8]) -> Result<Attributes, FsError> {
         self.note_question();
-        self.live.look_up(context, dir, name)
+        self.live.namespace.look_up(context, dir, name)
     }
 
     fn attributes(&self, object: u64) -> Result<Attributes, FsError> {
         self.note_question();
-        self.live.attributes_of(object)
+        self.live.directories.attributes_of(object)
     }
 
     fn read_link(&self, object: u64) -> Result<Vec<u8>, FsError> {
         self.note_question();
-        let object = self.live.object(object)?;
+        let object = self.live.table.object(object)?;
         let state = object.state.lock();
         if object.kind == FileKind::SymbolicLink {
             Ok(state.inode.target.clone())
@@ -615,11 +525,11 @@ impl Tree for Filesystem {
 
     fn read_directory(&self, dir: u64, from: u64, limit: usize) -> Result<Vec<DirectoryEntry>, FsError> {
         self.note_question();
-        self.live.list(dir, from, limit)
+        self.live.directories.list(dir, from, limit)
     }
 
     fn parent(&self, dir: u64) -> Result<u64, FsError> {
-        Ok(self.live.parent_of(&self.live.directory(dir)?))
+        Ok(self.live.table.parent_of(&self.live.table.directory(dir)?))
     }
 
     fn read(&self, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
@@ -633,55 +543,60 @@ impl Tree for Filesystem {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize, FsError> {
-        let object = self.live.object(object)?;
+        let object = self.live.table.object(object)?;
         content(&object)?;
-        self.live.read_object_for(Some(process), &object, offset, buffer)
+        self.live
+            .reader
+            .read_object_for(Some(process), &object, offset, buffer)
     }
 
     fn read_for(&self, process: u32, object: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
-        let object = self.live.object(object)?;
+        let object = self.live.table.object(object)?;
         content(&object)?;
         let length = self
             .live
+            .reader
             .read_object_for(Some(process), &object, offset, buffer)?;
-        if self.live.settings().access_time {
-            self.live.accessed(&object);
+        if self.live.dataset.settings().access_time {
+            self.live.namespace.accessed(&object);
         }
         Ok(length)
     }
 
     fn extended_attribute(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
         self.note_question();
-        self.live.get_xattr(object, name)
+        self.live.xattrs.get_xattr(object, name)
     }
 
     fn extended_attributes(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
         self.note_question();
-        self.live.list_xattrs(object)
+        self.live.xattrs.list_xattrs(object)
     }
 
     fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
-        self.live.file_flags(object)
+        self.live.namespace.file_flags(object)
     }
 
     fn seek(&self, object: u64, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
-        let object = self.live.object(object)?;
+        let object = self.live.table.object(object)?;
         content(&object)?;
-        self.live.seek_object(&object, offset, target)
+        self.live.extents.seek_object(&object, offset, target)
     }
 
     fn access(&self, context: &Context, object: u64, mask: u32) -> Result<(), FsError> {
-        if mask & ACCESS_WRITE != 0 && self.live.settings().readonly {
+        if mask & ACCESS_WRITE != 0 && self.live.dataset.settings().readonly {
             return Err(FsError::ReadOnly);
         }
-        self.live.check(context, &self.live.object(object)?, mask)
+        self.live
+            .xattrs
+            .check(context, &self.live.table.object(object)?, mask)
     }
 
     fn statistics(&self) -> Result<FsStatistics, FsError> {
         let space = self.live.dataset.store().space();
         let counters = self.live.dataset.counters();
         let usage = self.live.dataset.usage();
-        let used_bytes = self.live.referenced_bytes() + usage.preallocated_bytes();
+        let used_bytes = self.live.epoch.referenced_bytes() + usage.preallocated_bytes();
         let available = usage.available_bytes(&space);
         let available_bytes = usage
             .quota_left_bytes()

@@ -2,10 +2,13 @@
 
 mod block_device;
 mod filesystem;
+mod live_dataset;
+mod live_trait;
 mod snapshot_view;
 mod volume;
 
-pub use block_device::{BlockDevice, BlockRead, PastVolume, ReadOnly};
-pub use filesystem::{AllocateMode, AttributeMode, Filesystem, RenameMode, SetId, WriteDone};
+pub use block_device::{BlockDevice, PastVolume, ReadOnly};
+pub use filesystem::{Filesystem, SetId, WriteDone};
+pub use live_trait::{Live, Paused};
 pub use snapshot_view::View;
 pub use volume::Volume;

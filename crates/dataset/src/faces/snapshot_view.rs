@@ -17,10 +17,7 @@ use crate::{
         ACCESS_EXECUTE, Attributes, BlockStatus, Context, DirectoryEntry, FileFlags, FsError, FsStatistics,
         ROOT, SeekTarget, Tree, generation, pieces_of,
     },
-    records::{
-        EntryRecord, FileKind, InodeRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, first_of_any_time,
-        keys, read_as_of, scan_as_of,
-    },
+    records::{EntryRecord, FileKind, InodeRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, keys},
 };
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -71,7 +68,7 @@ impl View {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, FsError> {
-        let found = read_as_of(self.state.store().as_ref(), key, self.checkpoint)?;
+        let found = self.state.records().get_as_of(key, self.checkpoint)?;
         Ok(found.map(|version| version.record))
     }
 
@@ -147,13 +144,10 @@ impl View {
         };
         let start = keys::entry_from(number, dir, next);
         let end = keys::entry_end(number, dir);
-        let found = scan_as_of(
-            self.state.store().as_ref(),
-            &start,
-            &end,
-            self.checkpoint,
-            limit.clamp(1, 4096),
-        )?;
+        let found = self
+            .state
+            .records()
+            .scan_as_of(&start, &end, self.checkpoint, limit.clamp(1, 4096))?;
         let mut list = Vec::with_capacity(found.len());
         for (key, version) in &found {
             let (cookie, name) = keys::parse_entry(key)?;
@@ -240,11 +234,11 @@ impl View {
     }
 
     fn next_data(&self, inode: &InodeRecord, offset: u64) -> Result<Option<u64>, FsError> {
-        let (number, store) = (self.state.number(), self.state.store().as_ref());
+        let (number, records) = (self.state.number(), self.state.records());
         let mut from = keys::region(number, inode.body, offset / REGION_BYTES);
         let end = keys::region_end(number, inode.body);
         loop {
-            let page = scan_as_of(store, &from, &end, self.checkpoint, PAGE)?;
+            let page = records.scan_as_of(&from, &end, self.checkpoint, PAGE)?;
             for (key, version) in &page {
                 let (_, _, region) = keys::parse_region(key)?;
                 let start = region.saturating_mul(REGION_BYTES);
@@ -282,10 +276,10 @@ impl View {
         limit: usize,
     ) -> Result<Vec<BlockStatus>, FsError> {
         let answer = self.inode(object).and_then(|inode| {
-            let (number, store, body) = (self.state.number(), self.state.store().as_ref(), inode.body);
+            let (number, records, body) = (self.state.number(), self.state.records(), inode.body);
             let next_region = |from, to| {
                 let (from, to) = (keys::region(number, body, from), keys::region(number, body, to));
-                let next = first_of_any_time(store, &from, &to)?;
+                let next = records.first_key_of_any_time(&from, &to)?;
                 Ok(next
                     .map(|key| keys::parse_region(&key))
                     .transpose()?
@@ -311,7 +305,10 @@ impl View {
         let (mut from, to) = keys::xattr_range(self.state.number(), object);
         let mut names = Vec::new();
         loop {
-            let page = scan_as_of(self.state.store().as_ref(), &from, &to, self.checkpoint, PAGE)?;
+            let page = self
+                .state
+                .records()
+                .scan_as_of(&from, &to, self.checkpoint, PAGE)?;
             for (key, _) in &page {
                 names.push(keys::parse_xattr(key)?.to_vec());
             }

@@ -1,19 +1,18 @@
 //! `Volume`: a dataset as a block device. One object with the same pages, regions and commits as a file.
 
+use super::live_dataset::{HasLive, LiveDataset};
+use crate::{
+    commit::is_zero,
+    live::DatasetState,
+    objects::{Object, State},
+    posix::{BlockStatus, FsError, ROOT, SeekTarget, pieces_of},
+    reading::BlockRead,
+    records::{FILE_BYTES_MAX, FileKind, InodeRecord, Old, Time, VersionedBatch},
+    writing::OfReserve,
+};
 use std::sync::Arc;
 
 use terrace_store::{BLOCK_BYTES, ChunkId, Sequence};
-
-use super::block_device::BlockRead;
-use crate::{
-    commit::is_zero,
-    live::{Accepts, DatasetState, Live, LiveDataset, OfReserve, Paused, Relaid},
-    objects::{Object, State},
-    posix::{BlockStatus, FsError, ROOT, SeekTarget, pieces_of},
-    records::{FileKind, InodeRecord, Old, Time, VersionedBatch},
-    relayout::{Cut, Fragment, HotPiece},
-    writing::FILE_BYTES_MAX,
-};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// A live volume. All methods may be called from any thread; offsets and lengths need no alignment.
@@ -26,7 +25,7 @@ impl Volume {
     /// Opens a dataset that exists.
     pub fn open(state: Arc<DatasetState>) -> Result<Arc<Self>, FsError> {
         let live = LiveDataset::new(state);
-        let object = live.object(ROOT)?;
+        let object = live.table.object(ROOT)?;
         if object.kind != FileKind::Volume {
             return Err(FsError::io("the dataset is not a volume"));
         }
@@ -74,7 +73,7 @@ impl Volume {
     /// Fills `buffer`; `Invalid` beyond the end.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FsError> {
         self.within(offset, buffer.len() as u64)?;
-        let length = self.live.read_object(&self.object, offset, buffer)?;
+        let length = self.live.reader.read_object(&self.object, offset, buffer)?;
         if length == buffer.len() {
             Ok(())
         } else {
@@ -88,7 +87,7 @@ impl Volume {
         if let [only] = reads {
             only.outcome = self.read(only.offset, only.buffer);
         } else if reads.iter().all(|read| inside(read).is_ok()) {
-            self.live.read_object_at_once(&self.object, reads);
+            self.live.reader.read_object_at_once(&self.object, reads);
         } else {
             for read in reads {
                 read.outcome = self.read(read.offset, read.buffer);
@@ -115,10 +114,10 @@ impl Volume {
     }
 
     fn write_content(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        self.live.writable()?;
+        self.live.dataset.writable()?;
         let bytes = data.len() as u64;
-        let _admitted = self.live.admit(bytes)?;
-        let through = self.live.store_through(&self.object, offset, data)?;
+        let _admitted = self.live.admission.admit(bytes)?;
+        let through = self.live.through.store_through(&self.object, offset, data)?;
         if through.is_none() {
             self.live.dataset.environment().budget.throttle(bytes);
         }
@@ -132,25 +131,44 @@ impl Volume {
             };
             self.within(offset, data.len() as u64)
                 .map_err(|_| FsError::NoSpace)?;
-            let now = self.live.now();
+            let now = self.live.dataset.now();
             let after = &mut |state: &mut State| state.inode.modified = now;
             match through {
                 Some(through) => {
                     self.live
+                        .through
                         .put_through(&self.object, offset, data, through, after)?;
                 }
-                None => self.live.write_object(&self.object, offset, data, after).1?,
+                None => {
+                    self.live
+                        .writer
+                        .write_object(&self.object, offset, data, after)
+                        .1?
+                }
             }
         }
-        self.live.settle()
+        self.live.commits.settle()
+    }
+
+    /// Makes the range read as zero and gives its room back.
+    pub fn discard(&self, offset: u64, length: u64) -> Result<(), FsError> {
+        self.live.dataset.writable()?;
+        self.within(offset, length)?;
+        self.live
+            .writer
+            .give_back(&self.object, offset, offset + length, &mut |from, to| {
+                self.discard_piece(from, to - from)
+            })?;
+        self.live.commits.settle()
     }
 
     /// Makes a piece of a range read as zero.
     pub(crate) fn discard_piece(&self, offset: u64, length: u64) -> Result<(), FsError> {
         let _inode = self.object.inode_lock.write();
         self.within(offset, length)?;
-        let now = self.live.now();
+        let now = self.live.dataset.now();
         self.live
+            .writer
             .punch_object(&self.object, offset, length, false, &mut |state| {
                 state.inode.modified = now
             })
@@ -163,22 +181,22 @@ impl Volume {
 
     /// Makes everything done so far durable (as far as `durability` wants a flush to).
     pub fn flush(&self) -> Result<(), FsError> {
-        self.live.sync()
+        self.live.commits.sync()
     }
 
     /// Room that is held although nothing is dirty, bytes: none, while no call is on its way.
     pub fn leaked_room_bytes(&self) -> u64 {
-        self.live.leaked_room_bytes()
+        self.live.epoch.leaked_room_bytes()
     }
 
     /// Commit and flush whatever `durability` says (FUA, a clean stop).
     pub fn flush_always(&self) -> Result<(), FsError> {
-        self.live.flush()
+        self.live.commits.flush()
     }
 
     /// Hands everything done so far to the store, without flushing.
     pub fn commit(&self) -> Result<Sequence, FsError> {
-        self.live.commit()
+        self.live.commits.commit()
     }
 
     /// Changes the size; shrinking drops what is behind it.
@@ -193,34 +211,38 @@ impl Volume {
         size_bytes: u64,
         mut record: Option<(Vec<u8>, Vec<u8>)>,
     ) -> Result<(), FsError> {
-        self.live.writable()?;
+        self.live.dataset.writable()?;
         let old_bytes = self.size_bytes();
         // What goes can be more than one commit takes: all but the first portion goes before the sizes change, and that one with them.
-        let ends = self.live.ends_on_the_way(&self.object, size_bytes, old_bytes)?;
+        let ends = self
+            .live
+            .writer
+            .ends_on_the_way(&self.object, size_bytes, old_bytes)?;
         if let Some(end) = ends.last() {
             self.discard(*end, old_bytes - end)?;
         }
-        self.live.take_metadata_always(1, OfReserve::Removals)?;
+        self.live.admission.take_metadata_always(1, OfReserve::Removals)?;
         {
             let _inode = self.object.inode_lock.write();
-            let now = self.live.now();
+            let now = self.live.dataset.now();
             self.live
+                .writer
                 .truncate_object(&self.object, size_bytes, &mut |state| {
                     state.inode.changed = now;
-                    self.live.riders.lock().extend(record.take());
+                    self.live.epoch.add_rider(record.take());
                 })?;
         }
-        self.live.settle()
+        self.live.commits.settle()
     }
 
     /// The next byte of data, or of a hole, at or behind `offset`; `NoData` if there is none.
     pub fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64, FsError> {
-        self.live.seek_object(&self.object, offset, target)
+        self.live.extents.seek_object(&self.object, offset, target)
     }
 
     /// The chunks that a region (1 MiB) maps as of the newest commit.
     pub fn chunks_of(&self, region: u64) -> Result<Vec<ChunkId>, FsError> {
-        self.live.chunks(&self.object, region)
+        self.live.extents.chunks(&self.object, region)
     }
 
     /// Data and holes of a range, at most `limit` pieces, from its start. Of a range with much data only the first part: so many
@@ -231,52 +253,14 @@ impl Volume {
             offset,
             offset + length,
             limit,
-            |from, to| self.live.next_region(&self.object, from, to),
-            |region| self.live.mapped_blocks(&self.object, region),
+            |from, to| self.live.extents.next_region(&self.object, from, to),
+            |region| self.live.extents.mapped_blocks(&self.object, region),
         )
     }
 }
 
-impl Live for Volume {
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
-        self.live.pause()
-    }
-
-    fn write_ahead(&self) -> bool {
-        self.live.write_ahead()
-    }
-
-    fn commit_frozen(&self) -> Result<Sequence, FsError> {
-        self.live.commit_frozen()
-    }
-
-    fn dirty_bytes(&self) -> u64 {
-        Live::dirty_bytes(&self.live)
-    }
-
-    fn unfrozen_metadata_bytes(&self) -> u64 {
-        Live::unfrozen_metadata_bytes(&self.live)
-    }
-
-    fn referenced_bytes(&self) -> u64 {
-        self.live.referenced_bytes()
-    }
-
-    fn relayout(
-        &self,
-        fragments: &[Fragment],
-        cut: Cut,
-        wanted: Accepts<'_>,
-        most_bytes: u64,
-    ) -> Vec<Result<Relaid, FsError>> {
-        self.live.relayout(fragments, cut, wanted, most_bytes)
-    }
-
-    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
-        self.live.raise(pieces, tier)
-    }
-
-    fn close(&self) {
-        self.live.close();
+impl HasLive for Volume {
+    fn live(&self) -> &LiveDataset {
+        &self.live
     }
 }

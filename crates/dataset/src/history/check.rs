@@ -13,20 +13,12 @@ use std::{
 
 use terrace_store::{ChunkId, Store, StoreError};
 
-use super::{
-    recount::shared_blocks_of,
-    sweep::{DATASET_TABLES, Job},
-};
-use crate::{
-    admin::{for_each, for_range},
-    quota::PreallocatedTotals,
-    records::{
-        Counters, DatasetRecord, EntryRecord, FileKind, InodeRecord, OrphanRecord, RegionRecord, damaged,
-        keys, split_value,
-    },
-};
-
 use self::preallocated::check_preallocated;
+use super::recount::shared_blocks_of;
+use crate::records::{
+    Counters, DATASET_TABLES, DatasetRecord, EntryRecord, FileKind, InodeRecord, Job, OrphanRecord,
+    PreallocatedTotals, Records, RegionRecord, damaged, for_each, for_range, keys, split_value,
+};
 
 const PROBLEMS_MAX: usize = 1000;
 /// Versions that are looked up together.
@@ -254,7 +246,10 @@ fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(),
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
             Ok(record) => {
                 let shared = match report.volumes.get(&dataset) {
-                    Some(Some(held)) => shared_blocks_of(store.as_ref(), key, value, *held),
+                    Some(Some(held)) => {
+                        let records = Records::of(store.as_ref(), dataset);
+                        shared_blocks_of(records, key, value, *held)
+                    }
                     _ => Ok(0),
                 };
                 let counters = report.counters(dataset, 0);

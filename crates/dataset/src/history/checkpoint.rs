@@ -34,7 +34,9 @@ impl Datasets {
     /// Gives those that are to `done`; returns the newest checkpoint, and the first error.
     fn commit_what_can_be(&self, nodes: Vec<Arc<Node>>, done: impl Fn(&Node)) -> (u64, Option<DatasetError>) {
         let environment = &self.environment;
-        self.clear_landing(environment.budget.dirty_bytes() + environment.ahead.bytes());
+        environment
+            .room
+            .clear_landing(environment.budget.dirty_bytes() + environment.ahead.bytes());
         let close = |nodes| self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes));
         let note = |node: &Arc<Node>| {
             node.state.failed_commits().store(0, Ordering::Relaxed);

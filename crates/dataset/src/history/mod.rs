@@ -9,5 +9,3 @@ mod sweep;
 pub use check::{CheckReport, check, check_within, count_references};
 pub use snapshot::SnapshotInfo;
 pub use sweep::Progress;
-
-pub(crate) use sweep::{Job, Sweeper};

@@ -11,31 +11,17 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use terrace_store::{Batch, Reservation, Store, StoreError};
+use terrace_store::{Batch, Reservation, StoreError};
 
-use super::sweep::Job;
 use crate::{
     admin::{Borrowed, Datasets, Node},
-    live::{DatasetState, Recount, Shared},
-    records::{Counters, decode_region, held_region, keys},
+    live::{DatasetState, Shared},
+    records::{Counters, Job, Records, Recount, decode_region, keys},
     settings::DatasetError,
 };
 
 /// Regions that one step counts, at most: writers of the volume wait for it.
 const REGIONS: usize = 128;
-
-impl Recount {
-    pub(crate) fn of(number: u64, job: &Job) -> Option<Self> {
-        match job {
-            Job::Recount { held, cursor, .. } => Some(Self {
-                job: number,
-                held: *held,
-                cursor: cursor.clone(),
-            }),
-            _ => None,
-        }
-    }
-}
 
 impl Datasets {
     /// The counters of a dataset of which a checkpoint is held now, if it has promises to keep.
@@ -127,7 +113,7 @@ impl Datasets {
         state: &Arc<DatasetState>,
         records: usize,
     ) -> Result<Option<Job>, StoreError> {
-        let store = &self.environment.store;
+        let _store = &self.environment.store;
         let _commit = state.commit_lock();
         let newest = state.held().read().newest_before(u64::MAX);
         let recount = state
@@ -139,10 +125,10 @@ impl Datasets {
         let (first, end) = keys::dataset_range(keys::TABLE_REGION, state.number());
         let from = first.max(recount.cursor);
         let limit = records.clamp(1, REGIONS);
-        let page = store.scan(&from, &end, limit)?;
+        let page = state.records().scan(&from, &end, limit)?;
         let mut shared = 0;
         for (key, value) in &page {
-            shared += shared_blocks_of(store.as_ref(), key, value, recount.held)?;
+            shared += shared_blocks_of(state.records(), key, value, recount.held)?;
         }
         let last = page.last().filter(|_| page.len() == limit);
         let next = last.map(|(last, _)| Job::Recount {
@@ -258,7 +244,7 @@ impl Datasets {
 
 /// Blocks of the live region with this key and value that a held checkpoint sees as well.
 pub(crate) fn shared_blocks_of(
-    store: &dyn Store,
+    records: Records<'_>,
     key: &[u8],
     value: &[u8],
     held: u64,
@@ -267,7 +253,7 @@ pub(crate) fn shared_blocks_of(
     if live.birth <= held {
         return Ok(u64::from(live.record.mapped_blocks()));
     }
-    let seen = held_region(store, key, held)?;
+    let seen = records.past_region(key, held)?;
     Ok(u64::from(
         Shared::between(held, seen.as_ref(), Some(&live.record)).count(),
     ))

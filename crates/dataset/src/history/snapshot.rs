@@ -8,12 +8,10 @@ use std::{cell::Cell, sync::Arc};
 
 use terrace_store::Batch;
 
-use super::sweep::Job;
 use crate::{
     admin::{Datasets, DestroyReport, Node},
-    live::Recount,
     posix::{ROOT, Tree},
-    records::{HeldRecord, TEXT_BYTES_MAX, Time, keys},
+    records::{HeldRecord, Job, Recount, TEXT_BYTES_MAX, Time, keys},
     settings::{At, DatasetError, check_part, split_snapshot},
 };
 

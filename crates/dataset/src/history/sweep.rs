@@ -12,21 +12,20 @@
 //! Invariants: what a job will free is fixed when the job is made (nothing is added to it later), so steps need no
 //! lock but the commit lock, for the counters; doing a step twice frees nothing twice, since the records are gone.
 
+use crate::{
+    admin::Datasets,
+    live::DatasetState,
+    records::{
+        DATASET_TABLES, Job, Old, OrphanCursor, OrphanRecord, RegionRecord, damaged, decode_region, keys,
+    },
+};
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
-use terrace_codec::{DecodeError, Reader, Writer};
-use terrace_store::{Batch, KEY_BYTES_MAX, Store, StoreError};
-
-use crate::{
-    admin::{Datasets, for_each},
-    live::{DatasetState, Recount},
-    records::{Old, OrphanRecord, RegionRecord, damaged, decode_region, keys},
-};
+use terrace_store::{Batch, StoreError};
 
 /// Whether there is more to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,201 +35,6 @@ pub enum Progress {
     /// Nothing is left.
     Idle,
 }
-
-/// One thing to free.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Job {
-    /// What only a destroyed snapshot held.
-    Snapshot {
-        dataset: u32,
-        /// The held checkpoint before it, when it was destroyed.
-        previous: Option<u64>,
-        snapshot: u64,
-        /// The held checkpoint after it, or the checkpoint in which it was destroyed.
-        next: u64,
-        /// The next index key to look at; empty at the start.
-        cursor: Vec<u8>,
-    },
-    /// All records of a destroyed dataset.
-    Dataset {
-        dataset: u32,
-        /// The next key to delete; empty at the start.
-        cursor: Vec<u8>,
-        /// Content that it mapped, bytes.
-        bytes: u64,
-    },
-    /// Not to free anything: how much a volume has in common with its newest held checkpoint, after a newer one was let go of.
-    Recount {
-        dataset: u32,
-        /// That checkpoint.
-        held: u64,
-        /// The next region to look at; empty at the start.
-        cursor: Vec<u8>,
-    },
-}
-
-impl Job {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
-        match self {
-            Self::Snapshot {
-                dataset,
-                previous,
-                snapshot,
-                next,
-                cursor,
-            } => {
-                writer
-                    .u8(1)
-                    .varint(u64::from(*dataset))
-                    .u8(u8::from(previous.is_some()));
-                writer
-                    .varint(previous.unwrap_or(0))
-                    .varint(*snapshot)
-                    .varint(*next)
-                    .string(cursor);
-            }
-            Self::Dataset {
-                dataset,
-                cursor,
-                bytes,
-            } => {
-                writer
-                    .u8(2)
-                    .varint(u64::from(*dataset))
-                    .string(cursor)
-                    .varint(*bytes);
-            }
-            Self::Recount {
-                dataset,
-                held,
-                cursor,
-            } => {
-                writer
-                    .u8(3)
-                    .varint(u64::from(*dataset))
-                    .varint(*held)
-                    .string(cursor);
-            }
-        }
-        writer.into_bytes()
-    }
-
-    pub(crate) fn decode(value: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(value);
-        let kind = reader.u8("kind of sweep job")?;
-        let dataset =
-            u32::try_from(reader.varint("dataset")?).map_err(|_| DecodeError::Invalid("dataset"))?;
-        let job = match kind {
-            1 => {
-                let some = reader.u8("previous holder")? == 1;
-                let previous = Some(reader.varint("previous holder")?).filter(|_| some);
-                let (snapshot, next) = (reader.varint("snapshot")?, reader.varint("next holder")?);
-                let cursor = reader.string(KEY_BYTES_MAX, "cursor")?.to_vec();
-                Self::Snapshot {
-                    dataset,
-                    previous,
-                    snapshot,
-                    next,
-                    cursor,
-                }
-            }
-            2 => {
-                let cursor = reader.string(KEY_BYTES_MAX, "cursor")?.to_vec();
-                Self::Dataset {
-                    dataset,
-                    cursor,
-                    bytes: reader.varint("bytes")?,
-                }
-            }
-            3 => Self::Recount {
-                dataset,
-                held: reader.varint("held checkpoint")?,
-                cursor: reader.string(KEY_BYTES_MAX, "cursor")?.to_vec(),
-            },
-            _ => return Err(DecodeError::Invalid("kind of sweep job")),
-        };
-        reader.finish()?;
-        Ok(job)
-    }
-}
-
-/// How far the freeing of an orphan came; only in RAM, since what is freed is deleted.
-struct OrphanCursor {
-    dataset: u32,
-    number: u64,
-    next: Vec<u8>,
-}
-
-/// The list of things to free.
-pub(crate) struct Sweeper {
-    jobs: Mutex<BTreeMap<u64, Job>>,
-    stepping: Mutex<Option<OrphanCursor>>,
-}
-
-impl Sweeper {
-    pub(crate) fn open(store: &Arc<dyn Store>) -> Result<Self, StoreError> {
-        let mut jobs = BTreeMap::new();
-        for_each(store, keys::TABLE_SWEEP, |key, value| {
-            let mut reader = Reader::new(key);
-            reader.u8("table")?;
-            jobs.insert(reader.key_u64("job")?, Job::decode(value)?);
-            Ok(())
-        })?;
-        Ok(Self {
-            jobs: Mutex::new(jobs),
-            stepping: Mutex::new(None),
-        })
-    }
-
-    pub(crate) fn add(&self, jobs: impl IntoIterator<Item = (u64, Job)>) {
-        self.jobs.lock().extend(jobs);
-    }
-
-    /// Above the numbers of all jobs.
-    pub(crate) fn next_number(&self) -> u64 {
-        let jobs = self.jobs.lock();
-        jobs.last_key_value()
-            .map_or(0, |(number, _)| number.saturating_add(1))
-    }
-
-    /// The newest job that counts what a dataset has in common with this held checkpoint.
-    pub(crate) fn recount_of(&self, number: u32, checkpoint: u64) -> Option<Recount> {
-        let jobs = self.jobs.lock();
-        jobs.iter().rev().find_map(|(job, what)| match what {
-            Job::Recount {
-                dataset,
-                held,
-                cursor,
-            } if (*dataset, *held) == (number, checkpoint) => Some(Recount {
-                job: *job,
-                held: *held,
-                cursor: cursor.clone(),
-            }),
-            _ => None,
-        })
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.jobs.lock().is_empty()
-    }
-}
-
-/// The tables that have a dataset number behind the table byte, ascending; not that of dataset records.
-pub(crate) const DATASET_TABLES: [u8; 12] = [
-    keys::TABLE_HELD,
-    keys::TABLE_COUNTERS,
-    keys::TABLE_ORPHAN,
-    keys::TABLE_HEAT,
-    keys::TABLE_INODE,
-    keys::TABLE_ENTRY,
-    keys::TABLE_XATTR,
-    keys::TABLE_REGION,
-    keys::TABLE_PIN,
-    keys::TABLE_FRAGMENTS,
-    keys::TABLE_HISTORY,
-    keys::TABLE_HOLDER,
-];
 
 impl Datasets {
     /// Numbers a job and puts its record into the batch that makes it.
@@ -246,36 +50,22 @@ impl Datasets {
 
     /// Content of destroyed datasets that is not freed yet, bytes, before compression and dedup.
     pub fn pending_sweep_bytes(&self) -> u64 {
-        let jobs = self.sweeper.jobs.lock();
-        let bytes = jobs.values().map(|job| {
-            if let Job::Dataset { bytes, .. } = job {
-                *bytes
-            } else {
-                0
-            }
-        });
-        bytes.fold(0, u64::saturating_add)
+        self.sweeper.bytes()
     }
 
     /// Destroyed snapshots and datasets that are not freed yet.
     pub fn pending_sweeps(&self) -> usize {
-        self.sweeper.jobs.lock().len()
+        self.sweeper.len()
     }
 
     /// Does one bounded step of background freeing: looks at no more than about `records` records.
     pub fn sweep_step(&self, records: usize) -> Result<Progress, StoreError> {
         let records = records.clamp(1, 10_000);
-        let mut cursor = self.sweeper.stepping.lock();
+        let mut cursor = self.sweeper.turn();
         if self.sweep_orphans(&mut cursor, records)? {
             return Ok(Progress::More);
         }
-        let first = self
-            .sweeper
-            .jobs
-            .lock()
-            .first_key_value()
-            .map(|(number, job)| (*number, job.clone()));
-        let Some((number, job)) = first else {
+        let Some((number, job)) = self.sweeper.first() else {
             return Ok(Progress::Idle);
         };
         let after = match job {
@@ -289,11 +79,7 @@ impl Datasets {
                 _ => self.forget(number)?,
             },
         };
-        let mut jobs = self.sweeper.jobs.lock();
-        match after {
-            Some(job) => jobs.insert(number, job),
-            None => jobs.remove(&number),
-        };
+        self.sweeper.stepped(number, after);
         Ok(Progress::More)
     }
 
@@ -457,10 +243,7 @@ impl Datasets {
             *cursor = None;
             return Ok(true);
         };
-        let value = self
-            .environment
-            .store
-            .get(&keys::orphan(at.dataset, at.number, true))?;
+        let value = state.records().get(&keys::orphan(at.dataset, at.number, true))?;
         let record = value.map(|value| OrphanRecord::decode(&value)).transpose();
         let record = record.map_err(|cause| damaged("an orphan record", &cause))?;
         match record {
@@ -505,7 +288,7 @@ impl Datasets {
     fn find_freed(&self, state: &DatasetState) -> Result<Option<u64>, StoreError> {
         let (mut from, to) = keys::dataset_range(keys::TABLE_ORPHAN, state.number());
         loop {
-            let page = self.environment.store.scan(&from, &to, 64)?;
+            let page = state.records().scan(&from, &to, 64)?;
             for (key, value) in &page {
                 let record =
                     OrphanRecord::decode(value).map_err(|cause| damaged("an orphan record", &cause))?;

@@ -5,10 +5,20 @@
 //! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock
 //! is held across a call of the store.
 
+use super::environment::Environment;
+use crate::{
+    posix::FsError,
+    quota::{Room, Terms, Usage},
+    records::{Checkpoints, Counters, Held, Kind, Promised, Records, Recount, Time, VersionedBatch, keys},
+    settings::Settings,
+};
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{
+            AtomicBool, AtomicU32, AtomicU64,
+            Ordering::{self},
+        },
     },
     time::{Duration, Instant},
 };
@@ -16,117 +26,10 @@ use std::{
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
 
-use super::environment::Environment;
-use crate::{
-    commit::ANSWERS_LOOK,
-    posix::FsError,
-    quota::{Promised, Room, Terms, Usage},
-    records::{Counters, Held, Kind, VersionedBatch, keys},
-    relayout::{Cut, Fragment, HotPiece, Layout},
-    settings::Settings,
-};
-
+/// How often a waiting caller checks whether a silent device may block the thread that it waits for.
+pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
 /// How soon somebody who waits for the commit lock sees that he should not.
 const LOCK_LOOK: Duration = Duration::from_millis(10);
-
-/// What the registry asks of an open filesystem or volume, so that a checkpoint is one consistent state.
-pub trait Live: Send + Sync {
-    /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between.
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError>;
-
-    /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
-    /// their files; whether there was any.
-    fn write_ahead(&self) -> bool;
-
-    /// Builds and commits what the last freeze swapped out (nothing: returns the store's newest sequence). The
-    /// caller holds the commit lock. After a failure what was frozen stays to be committed by the next call.
-    fn commit_frozen(&self) -> Result<Sequence, FsError>;
-
-    /// Bytes written and not yet committed.
-    fn dirty_bytes(&self) -> u64;
-
-    /// Of changes of metadata that no commit has begun with, bytes of memory.
-    fn unfrozen_metadata_bytes(&self) -> u64;
-
-    /// Content as of now, also what is not committed yet, about, bytes.
-    fn referenced_bytes(&self) -> u64;
-
-    /// Lays the content of regions (each but once) out anew: of what `wanted` accepts of each about `most_bytes`. No lock is
-    /// held.
-    fn relayout(
-        &self,
-        fragments: &[Fragment],
-        cut: Cut,
-        wanted: Accepts<'_>,
-        most_bytes: u64,
-    ) -> Vec<Result<Relaid, FsError>>;
-
-    /// Gives hot blocks of long chunks chunks of their own on this tier, those of a region side by side; how many bytes. No lock is held.
-    fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError>;
-
-    /// The dataset will be opened again by somebody else: no record is replaced through this one any more. The commit
-    /// lock is held.
-    fn close(&self);
-}
-
-/// Whether it pays to lay a region out anew.
-pub type Accepts<'a> = &'a dyn Fn(&Fragment, &Layout) -> bool;
-
-/// What became of a region that was to be laid out anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Relaid {
-    /// It was.
-    Done {
-        /// On this tier.
-        tier: u8,
-        /// Content written.
-        written_bytes: u64,
-        /// Stored bytes that were dead, of the whole region.
-        dead_bytes: u64,
-        /// All that was wanted.
-        whole: bool,
-    },
-    /// There is nothing to be done, or nothing that can be.
-    Left,
-    /// It changed meanwhile, or something stands in the way now.
-    Busy,
-}
-
-/// A live dataset that stands still.
-pub trait Paused {
-    /// Swaps the dirty sets out, as the state of `checkpoint`, and lets changes go on.
-    fn freeze(self: Box<Self>, checkpoint: u64);
-}
-
-/// The pool-wide checkpoint counter.
-#[derive(Debug, Default)]
-pub struct Checkpoints {
-    current: AtomicU64,
-}
-
-impl Checkpoints {
-    /// Starts in `current`.
-    pub fn new(current: u64) -> Self {
-        Self {
-            current: AtomicU64::new(current),
-        }
-    }
-
-    /// Goes up to at least `least`.
-    pub(crate) fn raise(&self, least: u64) {
-        self.current.fetch_max(least, Ordering::SeqCst);
-    }
-
-    /// The checkpoint in which changes are made now; not closed yet.
-    pub fn current(&self) -> u64 {
-        self.current.load(Ordering::SeqCst)
-    }
-
-    /// Closes the current checkpoint and returns its number; what is frozen later belongs to the next.
-    pub fn close(&self) -> u64 {
-        self.current.fetch_add(1, Ordering::SeqCst)
-    }
-}
 
 /// One dataset, as long as the pool is open.
 pub struct DatasetState {
@@ -150,17 +53,6 @@ pub struct DatasetState {
     committed_nanoseconds: AtomicU64,
     /// Changed under the commit lock.
     recount: Mutex<Option<Recount>>,
-}
-
-/// Blocks that the newest held checkpoint has as well are being counted again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Recount {
-    /// The number of its sweep job.
-    pub(crate) job: u64,
-    /// The held checkpoint.
-    pub(crate) held: u64,
-    /// The key up to which they are counted.
-    pub(crate) cursor: Vec<u8>,
 }
 
 impl DatasetState {
@@ -229,6 +121,11 @@ impl DatasetState {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.environment.store
+    }
+
+    /// Its records, to be read.
+    pub(crate) fn records(&self) -> Records<'_> {
+        Records::of(self.store().as_ref(), self.number)
     }
 
     /// Store, clock, caches.
@@ -383,11 +280,7 @@ impl DatasetState {
     /// Sets room aside for `bytes` of new dirty data: within the quotas of this dataset and those above it, and
     /// within the pool (using this dataset's own reservation first). Keep it until the data is committed.
     pub fn reserve(&self, bytes: u64) -> Result<Room, FsError> {
-        self.reserve_on(bytes, Terms::default())
-    }
-
-    pub(crate) fn reserve_on(&self, bytes: u64, terms: Terms) -> Result<Room, FsError> {
-        Usage::reserve(&self.usage, bytes, terms)
+        Usage::reserve(&self.usage, bytes, Terms::default())
     }
 
     /// Tells the sweep that `Freed` orphans were committed.
@@ -406,5 +299,31 @@ impl DatasetState {
 
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::SeqCst);
+    }
+
+    /// The time now.
+    pub(crate) fn now(&self) -> Time {
+        self.environment().now()
+    }
+
+    /// The same in minutes, for heat.
+    pub(crate) fn minutes(&self) -> u32 {
+        (self.environment().clock.now_nanoseconds() / 60_000_000_000) as u32
+    }
+
+    /// Refuses changes of a read-only dataset, and all use of a destroyed one.
+    pub(crate) fn writable(&self) -> Result<(), FsError> {
+        if self.is_gone() {
+            Err(FsError::Stale)
+        } else if self.settings().readonly {
+            Err(FsError::ReadOnly)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The first chunk whose blocks no snapshot has.
+    pub(crate) fn newest_snapshot(&self) -> u64 {
+        self.counters().preallocated.since
     }
 }

@@ -11,10 +11,8 @@ use terrace_cache::{
 use terrace_device::Clock;
 use terrace_store::Store;
 
-use crate::{
-    memory::cache_share::CacheShare, objects::ObjectPins, relayout::Fragments, relief::Relief,
-    writing::AheadTotals,
-};
+use super::{fragmented_regions::Fragments, room_source::RoomRequests, write_ahead_queue::AheadTotals};
+use crate::objects::{CacheShare, ObjectPins};
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -59,8 +57,8 @@ pub struct Environment {
     pub fragments: Fragments,
     /// What was written ahead of its commit.
     pub ahead: Arc<AheadTotals>,
-    /// What is done for those who find no room.
-    pub relief: Relief,
+    /// Whom those ask who find no room.
+    pub room: RoomRequests,
 }
 
 impl Environment {
@@ -94,7 +92,7 @@ impl Environment {
             pins: ObjectPins::default(),
             fragments: Fragments::default(),
             ahead: Arc::default(),
-            relief: Relief::default(),
+            room: RoomRequests::default(),
         }
     }
 

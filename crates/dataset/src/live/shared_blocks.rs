@@ -11,10 +11,10 @@
 
 use terrace_store::StoreError;
 
-use super::object_table::{CachedRegion, LiveDataset};
+use super::{dataset_state::DatasetState, object_table::CachedRegion};
 use crate::{
     posix::FsError,
-    records::{REGION_BLOCKS, RegionRecord, VersionedBatch, held_region, keys},
+    records::{REGION_BLOCKS, RegionRecord, VersionedBatch, keys},
 };
 
 const WORDS: usize = REGION_BLOCKS as usize / 64;
@@ -70,28 +70,21 @@ impl Shared {
         self.blocks[block / 64] >> (block % 64) & 1 == 1
     }
 
-    /// How many.
-    pub(crate) fn count(&self) -> u32 {
-        self.blocks.iter().map(|word| word.count_ones()).sum()
-    }
-}
-
-impl LiveDataset {
     /// Counts in `batch` what the change of a region from `cached` (`None`: it is not there) to `new` makes of the blocks that
     /// the newest held checkpoint has as well; what they are then, to be kept with the new record. The commit lock is held.
-    pub(crate) fn note_shared(
-        &self,
+    pub(crate) fn note(
+        dataset: &DatasetState,
         batch: &mut VersionedBatch,
         body: u64,
         region: u64,
         cached: Option<&CachedRegion>,
         new: &RegionRecord,
-    ) -> Result<Option<Shared>, FsError> {
-        let Some(held) = batch.newest_held().filter(|_| self.dataset.kind().is_volume()) else {
+    ) -> Result<Option<Self>, FsError> {
+        let Some(held) = batch.newest_held().filter(|_| dataset.kind().is_volume()) else {
             return Ok(None);
         };
-        let key = keys::region(self.dataset.number(), body, region);
-        let look = || -> Result<_, StoreError> { held_region(self.dataset.store().as_ref(), &key, held) };
+        let key = keys::region(dataset.number(), body, region);
+        let look = || -> Result<_, StoreError> { dataset.records().past_region(&key, held) };
         let old = cached.and_then(|cached| cached.record.as_ref());
         let known = cached
             .and_then(|cached| cached.shared)
@@ -121,10 +114,15 @@ impl LiveDataset {
             };
             after = Shared::between(held, seen.as_ref(), Some(new));
         }
-        if self.dataset.counts_shared(&key) {
+        if dataset.counts_shared(&key) {
             batch.count_shared(i64::from(after.count()) - i64::from(before.count()));
         }
         Ok(Some(after))
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> u32 {
+        self.blocks.iter().map(|word| word.count_ones()).sum()
     }
 }
 

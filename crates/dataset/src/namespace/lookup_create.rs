@@ -4,24 +4,20 @@
 //! records is read before the gate is entered; a name is visible only after its object is in RAM. The size of a
 //! directory's inode is the number of its names, its links are 2 and one for each directory in it.
 
-use std::sync::Arc;
-
-use super::xattrs;
+use super::{lifetime::Lifetimes, lookup::Directories, xattrs::ExtendedAttributes};
 use crate::{
-    live::LiveDataset,
-    memory::names::name_bytes,
-    objects::{Found, HAS_DEFAULT_ACL, NameKey, Object, State, Target},
+    commit::CommitQueue,
+    live::{DatasetState, DirtyEpoch, METADATA_BYTES, ObjectTable},
+    objects::{HAS_DEFAULT_ACL, NameKey, Object, State, Target, put_xattr},
     posix::{
-        ACCESS_EXECUTE, ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, DEFAULT_NAME, DirectoryEntry,
-        FsError, NAME_BYTES_MAX, file_flags, permission,
+        ACCESS_EXECUTE, ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, DEFAULT_NAME, FsError,
+        NAME_BYTES_MAX, file_flags, permission,
     },
-    records::{EntryRecord, FileKind, InodeRecord, Old, TARGET_BYTES_MAX, damaged, keys, split_value},
+    records::{FileKind, InodeRecord, Old, TARGET_BYTES_MAX},
+    writing::{Admission, ContentWriter},
 };
-
-/// Directories up to this many names are read as a whole when a name is not in RAM.
-const SMALL_DIRECTORY: u64 = 256;
-/// Records of one scan.
-const SCAN: usize = 4096;
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Whether a name may be made.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
@@ -46,134 +42,46 @@ pub(crate) struct NewObject<'a> {
     pub(crate) target: &'a [u8],
 }
 
-fn decode_entry(value: &[u8]) -> Result<(u64, Target), FsError> {
-    let decoded = split_value(value)
-        .and_then(|(birth, payload)| EntryRecord::decode(payload).map(|entry| (birth, entry)))
-        .map_err(|cause| damaged("a directory entry", &cause))?;
-    Ok((
-        decoded.0,
-        Target {
-            object: decoded.1.object,
-            kind: decoded.1.kind,
-        },
-    ))
+/// See the module.
+pub(crate) struct Namespace {
+    pub(super) dataset: Arc<DatasetState>,
+    pub(super) table: Arc<ObjectTable>,
+    pub(super) epoch: Arc<DirtyEpoch>,
+    pub(super) commits: Arc<CommitQueue>,
+    pub(super) admission: Arc<Admission>,
+    pub(super) writer: Arc<ContentWriter>,
+    pub(super) directories: Arc<Directories>,
+    pub(super) xattrs: Arc<ExtendedAttributes>,
+    pub(super) lifetimes: Arc<Lifetimes>,
+    /// One rename between directories at a time, so that the tree above a directory stands still.
+    pub(super) rename: Mutex<()>,
 }
 
-impl LiveDataset {
-    /// The directory; `NotDirectory` if the object is something else.
-    pub(crate) fn directory(&self, number: u64) -> Result<Arc<Object>, FsError> {
-        let object = self.object(number)?;
-        if object.kind == FileKind::Directory {
-            Ok(object)
-        } else {
-            Err(FsError::NotDirectory)
-        }
-    }
-
-    /// What a name is, from RAM or from the records.
-    pub(crate) fn find(&self, directory: &Arc<Object>, name: &[u8]) -> Result<Option<Target>, FsError> {
-        let hash = keys::entry_hash(name);
-        let (version, small) = {
-            let state = directory.state.lock();
-            let Some(entries) = &state.entries else {
-                return Err(FsError::NotDirectory);
-            };
-            match entries.find(hash, name) {
-                Found::Target(target) => return Ok(Some(target)),
-                Found::Absent => return Ok(None),
-                Found::Unknown => (entries.version, state.inode.size <= SMALL_DIRECTORY),
-            }
-        };
-        if small && self.read_all(directory)? {
-            let state = directory.state.lock();
-            if let Some(entries) = &state.entries {
-                match entries.find(hash, name) {
-                    Found::Target(target) => return Ok(Some(target)),
-                    Found::Absent => return Ok(None),
-                    Found::Unknown => {}
-                }
-            }
-        }
-        let key = keys::entry(self.dataset.number(), directory.number, name);
-        let Some(value) = self.dataset.store().get(&key)? else {
-            return Ok(None);
-        };
-        let (birth, target) = decode_entry(&value)?;
-        let mut state = directory.state.lock();
-        if let Some(entries) = &mut state.entries
-            && entries.version == version
-        {
-            entries.cache(
-                &NameKey {
-                    hash,
-                    name: name.into(),
-                },
-                target,
-                birth,
-            );
-            drop(state);
-            self.environment_caches().relieve();
-        }
-        Ok(Some(target))
-    }
-
-    /// Brings all names of a directory into RAM, if there is room. Whether they are.
-    fn read_all(&self, directory: &Arc<Object>) -> Result<bool, FsError> {
-        let version = {
-            let state = directory.state.lock();
-            let Some(entries) = &state.entries else {
-                return Err(FsError::NotDirectory);
-            };
-            if entries.complete {
-                return Ok(true);
-            }
-            if self.names.count.bytes() + state.inode.size * name_bytes(0) > self.names_limit() {
-                return Ok(false);
-            }
-            entries.version
-        };
-        let mut from = keys::entry_from(self.dataset.number(), directory.number, 0);
-        let to = keys::entry_end(self.dataset.number(), directory.number);
-        let mut read = Vec::new();
-        loop {
-            let records = self.dataset.store().scan(&from, &to, SCAN)?;
-            for (key, value) in &records {
-                let (hash, name) = keys::parse_entry(key)?;
-                let (birth, target) = decode_entry(value)?;
-                read.push((
-                    NameKey {
-                        hash,
-                        name: name.into(),
-                    },
-                    target,
-                    birth,
-                ));
-            }
-            if read.len() as u64 * name_bytes(0) > self.names_limit() {
-                return Ok(false);
-            }
-            match records.last() {
-                Some((key, _)) if records.len() == SCAN => {
-                    from = key.to_vec();
-                    from.push(0);
-                }
-                _ => break,
-            }
-        }
-        let mut state = directory.state.lock();
-        let Some(entries) = &mut state.entries else {
-            return Ok(false);
-        };
-        if entries.version != version {
-            return Ok(entries.complete);
-        }
-        for (key, target, birth) in read {
-            entries.cache(&key, target, birth);
-        }
-        entries.complete = true;
-        drop(state);
-        self.environment_caches().relieve();
-        Ok(true)
+impl Namespace {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        table: &Arc<ObjectTable>,
+        epoch: &Arc<DirtyEpoch>,
+        commits: &Arc<CommitQueue>,
+        admission: &Arc<Admission>,
+        writer: &Arc<ContentWriter>,
+        directories: &Arc<Directories>,
+        xattrs: &Arc<ExtendedAttributes>,
+        lifetimes: &Arc<Lifetimes>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            table: table.clone(),
+            epoch: epoch.clone(),
+            commits: commits.clone(),
+            admission: admission.clone(),
+            writer: writer.clone(),
+            directories: directories.clone(),
+            xattrs: xattrs.clone(),
+            lifetimes: lifetimes.clone(),
+            rename: Mutex::default(),
+        })
     }
 
     /// Lookup, with search permission.
@@ -183,139 +91,31 @@ impl LiveDataset {
         directory: u64,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        let directory = self.directory(directory)?;
-        self.check(context, &directory, ACCESS_EXECUTE)?;
+        let directory = self.table.directory(directory)?;
+        self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
         let number = match name {
             b"." => directory.number,
-            b".." => self.parent_of(&directory),
+            b".." => self.table.parent_of(&directory),
             _ => {
-                let number = self.find(&directory, name)?.ok_or(FsError::NotFound)?.object;
-                self.note_found(number, directory.number);
+                let number = self
+                    .directories
+                    .find(&directory, name)?
+                    .ok_or(FsError::NotFound)?
+                    .object;
+                self.table.note_found(number, directory.number);
                 number
             }
         };
-        self.attributes_of(number).map_err(|error| {
+        self.directories.attributes_of(number).map_err(|error| {
             if error == FsError::Stale {
                 FsError::NotFound
             } else {
                 error
             }
         })
-    }
-
-    /// `stat`.
-    pub(crate) fn attributes_of(&self, number: u64) -> Result<Attributes, FsError> {
-        let object = self.object(number)?;
-        let state = object.state.lock();
-        if state.freed {
-            Err(FsError::Stale)
-        } else {
-            Ok(state.attributes(number))
-        }
-    }
-
-    pub(crate) fn parent_of(&self, directory: &Arc<Object>) -> u64 {
-        match directory.state.lock().inode.parent {
-            0 => directory.number,
-            parent => parent,
-        }
-    }
-
-    /// At most `limit` names behind cookie `from`.
-    pub(crate) fn list(
-        &self,
-        directory: u64,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<DirectoryEntry>, FsError> {
-        let directory = self.directory(directory)?;
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        if from == 0 {
-            self.read_all(&directory)?;
-        }
-        let mut from = from;
-        loop {
-            let (found, to) = self.list_page(&directory, from, limit)?;
-            match to {
-                // A whole page of names that were just removed.
-                Some(to) if found.is_empty() => from = to,
-                _ => return Ok(found),
-            }
-        }
-    }
-
-    /// The same of the names up to a cookie that is returned; without one it is all names.
-    fn list_page(
-        &self,
-        directory: &Arc<Object>,
-        from: u64,
-        limit: usize,
-    ) -> Result<(Vec<DirectoryEntry>, Option<u64>), FsError> {
-        let entry = |key: &NameKey, target: Target| DirectoryEntry {
-            name: key.name.to_vec(),
-            object: target.object,
-            kind: target.kind,
-            cookie: key.hash,
-        };
-        // What is in RAM first, then the records: a removal that is committed in between must not be missed.
-        let mut cached = Vec::new();
-        let mut cached_to = u64::MAX;
-        {
-            let state = directory.state.lock();
-            let Some(entries) = &state.entries else {
-                return Err(FsError::NotDirectory);
-            };
-            if entries.complete {
-                let names = entries
-                    .after(from)
-                    .filter_map(|(key, slot)| slot.target.map(|target| entry(key, target)));
-                return Ok((names.take(limit).collect(), None));
-            }
-            for (key, slot) in entries.after(from) {
-                if cached.len() >= limit.saturating_mul(2) {
-                    cached_to = key.hash - 1;
-                    break;
-                }
-                cached.push((key.clone(), slot.target));
-            }
-        }
-        let start = keys::entry_from(self.dataset.number(), directory.number, from.saturating_add(1));
-        let end = keys::entry_end(self.dataset.number(), directory.number);
-        let records = self.dataset.store().scan(&start, &end, limit)?;
-        let mut listed = std::collections::BTreeMap::new();
-        let mut scanned_to = u64::MAX;
-        for (key, value) in &records {
-            let (hash, name) = keys::parse_entry(key)?;
-            if records.len() == limit {
-                scanned_to = hash;
-            }
-            listed.insert(
-                NameKey {
-                    hash,
-                    name: name.into(),
-                },
-                decode_entry(value)?.1,
-            );
-        }
-        for (key, target) in cached {
-            match target {
-                Some(target) => listed.insert(key, target),
-                None => listed.remove(&key),
-            };
-        }
-        let to = cached_to.min(scanned_to);
-        let found: Vec<_> = listed
-            .into_iter()
-            .filter(|(key, _)| key.hash <= to)
-            .take(limit)
-            .map(|(key, target)| entry(&key, target))
-            .collect();
-        Ok((found, (to != u64::MAX).then_some(to)))
     }
 
     /// Makes an object and names it.
@@ -326,22 +126,23 @@ impl LiveDataset {
         name: &[u8],
         new: &NewObject<'_>,
     ) -> Result<Attributes, FsError> {
-        self.writable()?;
+        self.dataset.writable()?;
         check_name(name)?;
-        let directory = self.directory(directory)?;
-        let _admitted = self.throttle(crate::live::METADATA_BYTES)?;
-        self.take_metadata(2)?;
+        let directory = self.table.directory(directory)?;
+        let _admitted = self.admission.throttle(METADATA_BYTES)?;
+        self.admission.take_metadata(2)?;
         let attributes = {
             let _names = directory.inode_lock.write();
-            let exists = self.find(&directory, name)?.is_some();
+            let exists = self.directories.find(&directory, name)?.is_some();
             if exists {
-                self.check(context, &directory, ACCESS_EXECUTE)?;
+                self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
                 return Err(FsError::Exists);
             }
-            self.check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+            self.xattrs
+                .check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
             let object = self.prepare(context, &directory, new)?;
             let key = NameKey::new(name);
-            let _gate = self.enter();
+            let _gate = self.epoch.enter();
             let mut state = directory.state.lock();
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
@@ -353,10 +154,10 @@ impl LiveDataset {
             let attributes = {
                 let mut made = object.state.lock();
                 made.inode.links = if new.kind == FileKind::Directory { 2 } else { 1 };
-                self.mark_inode(&object, &mut made);
+                self.epoch.mark_inode(&object, &mut made);
                 made.attributes(object.number)
             };
-            self.objects.insert((object.number, 0), object.clone());
+            self.table.insert(object.clone());
             let target = Target {
                 object: object.number,
                 kind: new.kind,
@@ -370,10 +171,10 @@ impl LiveDataset {
             }
             state.inode.modified = attributes.changed;
             state.inode.changed = attributes.changed;
-            self.mark_inode(&directory, &mut state);
+            self.epoch.mark_inode(&directory, &mut state);
             attributes
         };
-        self.settle()?;
+        self.commits.settle()?;
         Ok(attributes)
     }
 
@@ -390,7 +191,7 @@ impl LiveDataset {
         let inherits =
             new.kind != FileKind::SymbolicLink && directory.state.lock().inode.flags & HAS_DEFAULT_ACL != 0;
         let default = if inherits {
-            self.xattr(directory, DEFAULT_NAME)?
+            self.xattrs.xattr(directory, DEFAULT_NAME)?
         } else {
             None
         };
@@ -404,7 +205,7 @@ impl LiveDataset {
             let (gid, mode) = permission::inherit(context, directory, new.kind, mode);
             (gid, mode, file_flags::inherited(directory))
         };
-        let mut inode = InodeRecord::new(new.kind, mode, context.uid, gid, self.now());
+        let mut inode = InodeRecord::new(new.kind, mode, context.uid, gid, self.dataset.now());
         inode.flags = flags;
         inode.device = new.device;
         inode.target = new.target.to_vec();
@@ -414,15 +215,15 @@ impl LiveDataset {
         }
         let number = self.dataset.next_object();
         inode.body = number;
-        let object = Object::fresh(number, inode, &self.names.count);
+        let object = Object::fresh(number, inode, self.table.name_count());
         object.state.lock().found_in = directory.number;
         if default.is_some() {
             let mut state = object.state.lock();
             if let Some(access) = access {
-                xattrs::put(&mut state, ACCESS_NAME, Some(access.encode().into()));
+                put_xattr(&mut state, ACCESS_NAME, Some(access.encode().into()));
             }
             if let (FileKind::Directory, Some(default)) = (new.kind, default) {
-                xattrs::put(&mut state, DEFAULT_NAME, Some(default));
+                put_xattr(&mut state, DEFAULT_NAME, Some(default));
             }
         }
         Ok(object)
@@ -435,11 +236,12 @@ impl LiveDataset {
         directory: u64,
         mode: u32,
     ) -> Result<Attributes, FsError> {
-        self.writable()?;
-        let directory = self.directory(directory)?;
-        self.check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+        self.dataset.writable()?;
+        let directory = self.table.directory(directory)?;
+        self.xattrs
+            .check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
         file_flags::may_gain_names(&directory.state.lock().inode)?;
-        self.take_metadata(2)?;
+        self.admission.take_metadata(2)?;
         let new = NewObject {
             kind: FileKind::File,
             mode,
@@ -448,14 +250,14 @@ impl LiveDataset {
         };
         let object = self.prepare(context, &directory, &new)?;
         let attributes = {
-            let _gate = self.enter();
+            let _gate = self.epoch.enter();
             let mut state = object.state.lock();
             state.opens = 1;
-            self.mark_inode(&object, &mut state);
-            self.objects.insert((object.number, 0), object.clone());
+            self.epoch.mark_inode(&object, &mut state);
+            self.table.insert(object.clone());
             state.attributes(object.number)
         };
-        self.settle()?;
+        self.commits.settle()?;
         Ok(attributes)
     }
 
@@ -467,23 +269,24 @@ impl LiveDataset {
         directory: u64,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        self.writable()?;
+        self.dataset.writable()?;
         check_name(name)?;
-        let object = self.object(object)?;
+        let object = self.table.object(object)?;
         if object.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        let directory = self.directory(directory)?;
-        self.take_metadata(2)?;
+        let directory = self.table.directory(directory)?;
+        self.admission.take_metadata(2)?;
         let attributes = {
             let _names = directory.inode_lock.write();
-            if self.find(&directory, name)?.is_some() {
+            if self.directories.find(&directory, name)?.is_some() {
                 return Err(FsError::Exists);
             }
-            self.check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+            self.xattrs
+                .check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
             let key = NameKey::new(name);
-            let now = self.now();
-            let _gate = self.enter();
+            let now = self.dataset.now();
+            let _gate = self.epoch.enter();
             let mut state = directory.state.lock();
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
@@ -497,8 +300,8 @@ impl LiveDataset {
                 file_flags::may_change(&linked.inode)?;
                 linked.inode.links = linked.inode.links.checked_add(1).ok_or(FsError::TooManyLinks)?;
                 linked.inode.changed = now;
-                self.owe_nothing(&mut linked);
-                self.mark_inode(&object, &mut linked);
+                self.epoch.owe_nothing(&mut linked);
+                self.epoch.mark_inode(&object, &mut linked);
                 linked.attributes(object.number)
             };
             if let Some(entries) = &mut state.entries {
@@ -512,12 +315,12 @@ impl LiveDataset {
                 );
             }
             added(&mut state, now);
-            self.mark_inode(&directory, &mut state);
+            self.epoch.mark_inode(&directory, &mut state);
             attributes
         };
         // What it is may lie beneath a pinned directory only now.
         self.dataset.environment().pins.note_moved(self.dataset.number());
-        self.settle()?;
+        self.commits.settle()?;
         Ok(attributes)
     }
 }

@@ -3,19 +3,18 @@
 //! Invariant: the name goes, the link is counted down and, with the last link and no hold, the object is freed in one
 //! passage of the gate, so that a crash sees all of it or nothing.
 
-use std::sync::Arc;
-
-use super::lookup_create::removed;
+use super::lookup_create::{Namespace, removed};
 use crate::{
-    live::{LiveDataset, OfReserve},
-    objects::{NameKey, Object, Target},
+    objects::{NameKey, Object, Target, lock_all},
     posix::{
         ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, NAME_BYTES_MAX, file_flags, permission,
     },
     records::{FileKind, Old},
+    writing::OfReserve,
 };
+use std::sync::Arc;
 
-impl LiveDataset {
+impl Namespace {
     /// Takes a name that is not a directory's away; returns what it named, as it is afterwards.
     pub(crate) fn remove_name(
         &self,
@@ -23,8 +22,8 @@ impl LiveDataset {
         directory: u64,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        self.writable()?;
-        let directory = self.directory(directory)?;
+        self.dataset.writable()?;
+        let directory = self.table.directory(directory)?;
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
@@ -32,37 +31,41 @@ impl LiveDataset {
             return Err(FsError::IsDirectory);
         }
         let is_young = || {
-            let found = self.find(&directory, name).ok().flatten();
-            let victim = found.and_then(|target| self.object(target.object).ok());
-            victim.is_some_and(|victim| self.is_young(&victim))
+            let found = self.directories.find(&directory, name).ok().flatten();
+            let victim = found.and_then(|target| self.table.object(target.object).ok());
+            victim.is_some_and(|victim| self.lifetimes.is_young(&victim))
         };
-        self.take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
+        self.admission
+            .take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
         let attributes = {
             let _names = directory.inode_lock.write();
-            self.check(context, &directory, ACCESS_EXECUTE)?;
-            let target = self.find(&directory, name)?.ok_or(FsError::NotFound)?;
+            self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
+            let target = self
+                .directories
+                .find(&directory, name)?
+                .ok_or(FsError::NotFound)?;
             let victim = self.victim(context, &directory, target)?;
             if target.kind == FileKind::Directory {
                 return Err(FsError::IsDirectory);
             }
             let key = NameKey::new(name);
-            let now = self.now();
-            let _gate = self.enter();
+            let now = self.dataset.now();
+            let _gate = self.epoch.enter();
             {
                 let mut state = directory.state.lock();
                 if let Some(entries) = &mut state.entries {
                     entries.change(key, None, Old::Unknown);
                 }
                 removed(&mut state, now);
-                self.mark_inode(&directory, &mut state);
+                self.epoch.mark_inode(&directory, &mut state);
             }
-            self.unlink(context, &victim, now)
+            self.lifetimes.unlink(context, &victim, now)
         };
         if attributes.links > 0 {
             // It may have lain beneath a pinned directory by this name alone.
             self.dataset.environment().pins.note_moved(self.dataset.number());
         }
-        self.settle()?;
+        self.commits.settle()?;
         Ok(attributes)
     }
 
@@ -73,8 +76,9 @@ impl LiveDataset {
         directory: &Arc<Object>,
         target: Target,
     ) -> Result<Arc<Object>, FsError> {
-        self.check(context, directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
-        let victim = self.object(target.object)?;
+        self.xattrs
+            .check(context, directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+        let victim = self.table.object(target.object)?;
         file_flags::may_lose_names(&directory.state.lock().inode)?;
         file_flags::may_change(&victim.state.lock().inode)?;
         if !context.trusted {
@@ -84,35 +88,6 @@ impl LiveDataset {
         Ok(victim)
     }
 
-    /// Counts a link down. The gate is held, the name is gone.
-    pub(crate) fn unlink(
-        &self,
-        context: &Context,
-        victim: &Arc<Object>,
-        now: crate::records::Time,
-    ) -> Attributes {
-        let mut state = victim.state.lock();
-        state.inode.links = if victim.kind == FileKind::Directory {
-            0
-        } else {
-            state.inode.links.saturating_sub(1)
-        };
-        state.inode.changed = now;
-        self.mark_inode(victim, &mut state);
-        let attributes = state.attributes(victim.number);
-        if attributes.links == 0 {
-            if context.trusted {
-                state.opens += 1;
-            }
-            if state.opens > 0 {
-                self.owe_release(&mut state);
-            } else {
-                self.free(victim, &mut state);
-            }
-        }
-        attributes
-    }
-
     /// Removes an empty directory; returns what it was.
     pub(crate) fn remove_dir(
         &self,
@@ -120,28 +95,31 @@ impl LiveDataset {
         directory: u64,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        self.writable()?;
-        let directory = self.directory(directory)?;
+        self.dataset.writable()?;
+        let directory = self.table.directory(directory)?;
         match name {
             b"." => return Err(FsError::Invalid),
             b".." => return Err(FsError::NotEmpty),
             _ if name.len() > NAME_BYTES_MAX => return Err(FsError::NameTooLong),
             _ => {}
         }
-        self.take_metadata_always(1, OfReserve::Removals)?;
+        self.admission.take_metadata_always(1, OfReserve::Removals)?;
         let attributes = loop {
-            self.check(context, &directory, ACCESS_EXECUTE)?;
-            let target = self.find(&directory, name)?.ok_or(FsError::NotFound)?;
+            self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
+            let target = self
+                .directories
+                .find(&directory, name)?
+                .ok_or(FsError::NotFound)?;
             if target.kind != FileKind::Directory {
                 return Err(FsError::NotDirectory);
             }
-            let victim = match self.object(target.object) {
+            let victim = match self.table.object(target.object) {
                 Ok(victim) => victim,
                 Err(FsError::Stale) => return Err(FsError::NotFound),
                 Err(error) => return Err(error),
             };
             let _names = lock_all(&[&directory, &victim]);
-            if self.find(&directory, name)? != Some(target) {
+            if self.directories.find(&directory, name)? != Some(target) {
                 continue;
             }
             self.victim(context, &directory, target)?;
@@ -149,8 +127,8 @@ impl LiveDataset {
                 return Err(FsError::NotEmpty);
             }
             let key = NameKey::new(name);
-            let now = self.now();
-            let _gate = self.enter();
+            let now = self.dataset.now();
+            let _gate = self.epoch.enter();
             {
                 let mut state = directory.state.lock();
                 if let Some(entries) = &mut state.entries {
@@ -158,22 +136,11 @@ impl LiveDataset {
                 }
                 removed(&mut state, now);
                 state.inode.links = state.inode.links.saturating_sub(1);
-                self.mark_inode(&directory, &mut state);
+                self.epoch.mark_inode(&directory, &mut state);
             }
-            break self.unlink(context, &victim, now);
+            break self.lifetimes.unlink(context, &victim, now);
         };
-        self.settle()?;
+        self.commits.settle()?;
         Ok(attributes)
     }
-}
-
-/// Locks the inode locks of several objects, each once, in the order of their numbers.
-pub(crate) fn lock_all<'a>(objects: &[&'a Arc<Object>]) -> Vec<parking_lot::RwLockWriteGuard<'a, ()>> {
-    let mut sorted: Vec<&Arc<Object>> = objects.to_vec();
-    sorted.sort_by_key(|object| object.number);
-    sorted.dedup_by_key(|object| object.number);
-    sorted
-        .into_iter()
-        .map(|object| object.inode_lock.write())
-        .collect()
 }

@@ -3,21 +3,16 @@
 //! Invariants: one passage of the gate, and the states of both directories locked, so atomic also for who looks; of a
 //! whiteout (overlayfs: a name of a lower layer that is gone) nothing is seen before; a directory never becomes its own ancestor, because renames between directories are made one at a time and look at the whole way up.
 
+use super::lookup_create::{Namespace, NewObject, added, check_name, removed};
+use crate::{
+    objects::{NameKey, Object, State, Target, lock_all},
+    posix::{ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, ROOT, RenameMode, file_flags},
+    records::{FileKind, Old},
+    writing::OfReserve,
+};
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
-
-use super::{
-    lookup_create::{NewObject, added, check_name, removed},
-    remove::lock_all,
-};
-use crate::{
-    faces::RenameMode,
-    live::{LiveDataset, OfReserve},
-    objects::{NameKey, Object, State, Target},
-    posix::{ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, ROOT, file_flags},
-    records::{FileKind, Old},
-};
 
 /// Directories above one another at most; more means that records are damaged.
 const DEPTH_MAX: usize = 1 << 20;
@@ -65,7 +60,7 @@ struct End<'a> {
     name: &'a [u8],
 }
 
-impl LiveDataset {
+impl Namespace {
     /// Renames; returns what was replaced, as it is afterwards.
     pub(crate) fn rename_name(
         &self,
@@ -74,7 +69,7 @@ impl LiveDataset {
         to: (u64, &[u8]),
         mode: RenameMode,
     ) -> Result<Option<Attributes>, FsError> {
-        self.writable()?;
+        self.dataset.writable()?;
         for name in [from.1, to.1] {
             check_name(name).map_err(|error| {
                 if error == FsError::Exists {
@@ -84,10 +79,10 @@ impl LiveDataset {
                 }
             })?;
         }
-        let (old_dir, new_dir) = (self.directory(from.0)?, self.directory(to.0)?);
+        let (old_dir, new_dir) = (self.table.directory(from.0)?, self.table.directory(to.0)?);
         match mode.leaves_whiteout() {
-            true => self.take_metadata(6)?,
-            false => self.take_metadata_always(4, OfReserve::Changes)?,
+            true => self.admission.take_metadata(6)?,
+            false => self.admission.take_metadata_always(4, OfReserve::Changes)?,
         }
         let replaced = {
             let _one = (old_dir.number != new_dir.number).then(|| self.rename.lock());
@@ -110,7 +105,7 @@ impl LiveDataset {
         if old_dir.number != new_dir.number {
             self.dataset.environment().pins.note_moved(self.dataset.number());
         }
-        self.settle()?;
+        self.commits.settle()?;
         Ok(replaced)
     }
 
@@ -122,18 +117,21 @@ impl LiveDataset {
         new: &End<'_>,
         mode: RenameMode,
     ) -> Result<Option<Option<Attributes>>, FsError> {
-        self.check(context, old.directory, ACCESS_EXECUTE)?;
-        self.check(context, new.directory, ACCESS_EXECUTE)?;
-        let seen = self.find(new.directory, new.name)?;
+        self.xattrs.check(context, old.directory, ACCESS_EXECUTE)?;
+        self.xattrs.check(context, new.directory, ACCESS_EXECUTE)?;
+        let seen = self.directories.find(new.directory, new.name)?;
         let victim_directory = match seen {
-            Some(target) if target.kind == FileKind::Directory => Some(self.object(target.object)?),
+            Some(target) if target.kind == FileKind::Directory => Some(self.table.object(target.object)?),
             _ => None,
         };
         let mut locked = vec![old.directory, new.directory];
         locked.extend(victim_directory.as_ref());
         let _names = lock_all(&locked);
-        let source = self.find(old.directory, old.name)?.ok_or(FsError::NotFound)?;
-        let target = self.find(new.directory, new.name)?;
+        let source = self
+            .directories
+            .find(old.directory, old.name)?
+            .ok_or(FsError::NotFound)?;
+        let target = self.directories.find(new.directory, new.name)?;
         if target != seen {
             return Ok(None);
         }
@@ -143,7 +141,8 @@ impl LiveDataset {
             _ => {}
         }
         let moved = self.victim(context, old.directory, source)?;
-        self.check(context, new.directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
+        self.xattrs
+            .check(context, new.directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
         let other = target
             .map(|target| self.victim(context, new.directory, target))
             .transpose()?;
@@ -158,7 +157,7 @@ impl LiveDataset {
             .flatten()
             {
                 if object.kind == FileKind::Directory {
-                    self.check(context, object, ACCESS_WRITE)?;
+                    self.xattrs.check(context, object, ACCESS_WRITE)?;
                 }
             }
             if source.kind == FileKind::Directory && self.is_below(new.directory, source.object)? {
@@ -221,14 +220,14 @@ impl LiveDataset {
         (victim, whiteout): (Option<&Arc<Object>>, Option<&Arc<Object>>),
     ) -> Result<Option<Attributes>, FsError> {
         let (old_key, new_key) = (NameKey::new(old.name), NameKey::new(new.name));
-        let now = self.now();
+        let now = self.dataset.now();
         let is_directory = source.kind == FileKind::Directory;
         let crossing = old.directory.number != new.directory.number;
         let recorded = match victim {
             Some(_) => Old::Unknown,
             None => Old::Absent,
         };
-        let _gate = self.enter();
+        let _gate = self.epoch.enter();
         {
             let mut both = Both::lock(old.directory, new.directory);
             let state = both.of(new.directory);
@@ -250,7 +249,7 @@ impl LiveDataset {
             if is_directory && crossing {
                 state.inode.links = state.inode.links.saturating_add(1);
             }
-            self.mark_inode(new.directory, state);
+            self.epoch.mark_inode(new.directory, state);
             let state = both.of(old.directory);
             if let Some(entries) = &mut state.entries {
                 entries.change(old_key, left, Old::Unknown);
@@ -262,18 +261,18 @@ impl LiveDataset {
             if is_directory && crossing {
                 state.inode.links = state.inode.links.saturating_sub(1);
             }
-            self.mark_inode(old.directory, state);
+            self.epoch.mark_inode(old.directory, state);
         }
         self.moved_to(moved, new.directory.number, now);
-        Ok(victim.map(|victim| self.unlink(context, victim, now)))
+        Ok(victim.map(|victim| self.lifetimes.unlink(context, victim, now)))
     }
 
     /// Has the object that takes the place of the old name. The gate is held.
     fn place_whiteout(&self, whiteout: &Arc<Object>) -> Target {
         let mut state = whiteout.state.lock();
         state.inode.links = 1;
-        self.mark_inode(whiteout, &mut state);
-        self.objects.insert((whiteout.number, 0), whiteout.clone());
+        self.epoch.mark_inode(whiteout, &mut state);
+        self.table.insert(whiteout.clone());
         Target {
             object: whiteout.number,
             kind: whiteout.kind,
@@ -288,11 +287,11 @@ impl LiveDataset {
         (target, other): (Target, &Arc<Object>),
     ) -> Result<(), FsError> {
         let (old_key, new_key) = (NameKey::new(old.name), NameKey::new(new.name));
-        let now = self.now();
+        let now = self.dataset.now();
         let crossing = old.directory.number != new.directory.number;
         let difference =
             i64::from(source.kind == FileKind::Directory) - i64::from(target.kind == FileKind::Directory);
-        let _gate = self.enter();
+        let _gate = self.epoch.enter();
         let mut both = Both::lock(old.directory, new.directory);
         for (end, key, becomes, links) in [
             (new, new_key, source, difference),
@@ -307,7 +306,7 @@ impl LiveDataset {
             if crossing {
                 state.inode.links = state.inode.links.saturating_add_signed(links as i32);
             }
-            self.mark_inode(end.directory, state);
+            self.epoch.mark_inode(end.directory, state);
         }
         drop(both);
         self.moved_to(moved, new.directory.number, now);
@@ -322,7 +321,7 @@ impl LiveDataset {
         if object.kind == FileKind::Directory {
             state.inode.parent = directory;
         }
-        self.mark_inode(object, &mut state);
+        self.epoch.mark_inode(object, &mut state);
     }
 
     /// Whether `directory` is `above` or lies below it.
@@ -335,7 +334,7 @@ impl LiveDataset {
             if at == ROOT {
                 return Ok(false);
             }
-            at = self.parent_of(&self.directory(at)?);
+            at = self.table.parent_of(&self.table.directory(at)?);
         }
         Err(FsError::io(
             "the directories above one another form a ring; run 'terrace scrub'",

@@ -1,53 +1,156 @@
-//! chmod, chown, truncate, utimensat.
+//! chmod, chown, truncate, utimensat, chattr; what reading and copying content changes of an inode.
 //!
 //! Invariants: all of one call is checked before any of it is done; the ACL's mask follows chmod; a change of owner
 //! or content takes setuid, setgid and capabilities away by Linux's rules.
 
+use super::lookup_create::Namespace;
+use crate::{
+    objects::{HAS_ACL, HAS_CAPABILITY, Object, State, drop_capability, lock_all, put_xattr},
+    posix::{
+        ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, FileFlags, FsError, SETGID, SetAttributes,
+        SetTime, file_flags, permission,
+    },
+    records::{FILE_BYTES_MAX, FileKind, Time},
+    writing::OfReserve,
+};
 use std::sync::Arc;
 
-use super::xattrs;
-use crate::{
-    live::{LiveDataset, OfReserve},
-    objects::{HAS_ACL, HAS_CAPABILITY, Object, State},
-    posix::{
-        ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, FsError, SETGID, SetAttributes, SetTime,
-        file_flags, permission,
-    },
-    records::{FileKind, Time},
-};
-
-impl LiveDataset {
+impl Namespace {
     pub(crate) fn change_attributes(
         &self,
         context: &Context,
         object: u64,
         change: &SetAttributes,
     ) -> Result<Attributes, FsError> {
-        self.writable()?;
-        let object = self.object(object)?;
+        self.dataset.writable()?;
+        let object = self.table.object(object)?;
         let loads = object.state.lock().inode.flags & (HAS_ACL | HAS_CAPABILITY) != 0;
         if loads {
-            self.load_xattrs(&object)?;
+            self.xattrs.load_xattrs(&object)?;
         }
         let is_shorter = |size: u64| size < object.state.lock().inode.size;
         let part = match change.size.is_some_and(is_shorter) {
             true => OfReserve::Removals,
             false => OfReserve::Changes,
         };
-        self.take_metadata_always(1, part)?;
+        self.admission.take_metadata_always(1, part)?;
         let attributes = {
             let _inode = object.inode_lock.write();
             self.check_change(context, &object, change)?;
-            let now = self.now();
+            let now = self.dataset.now();
             let mut apply = |state: &mut State| apply(context, state, change, now);
             match change.size {
-                Some(size) => self.truncate_object(&object, size, &mut apply)?,
+                Some(size) => self.writer.truncate_object(&object, size, &mut apply)?,
                 None => self.change_inode(&object, &mut apply)?,
             }
             object.state.lock().attributes(object.number)
         };
-        self.settle()?;
+        self.commits.settle()?;
         Ok(attributes)
+    }
+
+    /// The flags of an object.
+    pub(crate) fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
+        Ok(FileFlags::of(&self.table.object(object)?.state.lock().inode))
+    }
+
+    /// Sets them all. Who may change which (CAP_LINUX_IMMUTABLE) is known where the caller is: here, user 0.
+    pub(crate) fn set_file_flags(
+        &self,
+        context: &Context,
+        object: u64,
+        flags: FileFlags,
+    ) -> Result<(), FsError> {
+        self.dataset.writable()?;
+        let object = self.table.object(object)?;
+        if !matches!(object.kind, FileKind::File | FileKind::Directory) {
+            return Err(FsError::NotSupported);
+        }
+        self.admission.take_metadata_always(1, OfReserve::Changes)?;
+        {
+            let _inode = object.inode_lock.write();
+            {
+                let state = object.state.lock();
+                permission::check_owner(context, &state.inode)?;
+                let is_protection = flags.protects_otherwise(&state.inode);
+                if is_protection && !context.trusted && !context.is_root() {
+                    return Err(FsError::NotPermitted);
+                }
+            }
+            let now = self.dataset.now();
+            self.change_inode(&object, &mut |state| {
+                flags.put_into(&mut state.inode);
+                state.inode.changed = now;
+            })?;
+        }
+        self.commits.settle()
+    }
+
+    /// Updates the time of the last read by the `relatime` rule: if it is not newer than the last change, or a day
+    /// old. Costs no room: it may be lost with the pool full.
+    pub(crate) fn accessed(&self, object: &Arc<Object>) {
+        if self.dataset.writable().is_err() {
+            return;
+        }
+        let now = self.dataset.now();
+        let _gate = self.epoch.enter();
+        let mut state = object.state.lock();
+        let inode = &state.inode;
+        let old = inode.accessed <= inode.modified
+            || inode.accessed <= inode.changed
+            || now.seconds.saturating_sub(inode.accessed.seconds) >= 24 * 60 * 60;
+        if old && !state.freed && inode.flags & file_flags::NO_ACCESS_TIME == 0 {
+            state.inode.accessed = now;
+            self.epoch.mark_inode(object, &mut state);
+        }
+    }
+
+    /// Copies at most `length` bytes, less at the end of the source; returns how many.
+    pub(crate) fn copy_objects(
+        &self,
+        context: &Context,
+        (from, from_offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        length: u64,
+    ) -> Result<u64, FsError> {
+        self.dataset.writable()?;
+        let (source, target) = (self.table.object(from)?, self.table.object(to)?);
+        for object in [&source, &target] {
+            match object.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid),
+            }
+        }
+        self.xattrs.load_xattrs(&target)?;
+        self.admission.take_metadata(2)?;
+        let copied = {
+            let _inodes = lock_all(&[&source, &target]);
+            file_flags::may_change(&target.state.lock().inode)?;
+            let size = source.state.lock().inode.size;
+            let length = length.min(size.saturating_sub(from_offset));
+            let end = to_offset
+                .checked_add(length)
+                .filter(|end| *end <= FILE_BYTES_MAX)
+                .ok_or(FsError::FileTooBig)?;
+            if length == 0 {
+                return Ok(0);
+            }
+            if from == to && from_offset < end && to_offset < from_offset + length {
+                return Err(FsError::Invalid);
+            }
+            let now = self.dataset.now();
+            let mut after = |state: &mut State| {
+                state.inode.mode = permission::after_write(context, &state.inode);
+                drop_capability(state);
+                state.inode.modified = now;
+                state.inode.changed = now;
+            };
+            self.writer
+                .copy(&source, from_offset, &target, to_offset, length, &mut after)?
+        };
+        self.commits.settle()?;
+        Ok(copied)
     }
 
     /// Changes what is in the inode alone. The inode lock is held.
@@ -56,13 +159,13 @@ impl LiveDataset {
         object: &Arc<Object>,
         apply: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
-        let _gate = self.enter();
+        let _gate = self.epoch.enter();
         let mut state = object.state.lock();
         if state.freed {
             return Err(FsError::Stale);
         }
         apply(&mut state);
-        self.mark_inode(object, &mut state);
+        self.epoch.mark_inode(object, &mut state);
         Ok(())
     }
 
@@ -93,7 +196,7 @@ impl LiveDataset {
                 _ => return Err(FsError::Invalid),
             }
             if !change.through_handle {
-                self.check(context, object, ACCESS_WRITE)?;
+                self.xattrs.check(context, object, ACCESS_WRITE)?;
             }
         }
         if change.mode.is_some() && object.kind == FileKind::SymbolicLink {
@@ -127,7 +230,7 @@ impl LiveDataset {
             }
             // A truncation through a handle sets the times itself.
             if times.iter().any(Option::is_some) && change.size.is_none() {
-                self.check(context, object, ACCESS_WRITE)?;
+                self.xattrs.check(context, object, ACCESS_WRITE)?;
             }
         }
         Ok(())
@@ -138,11 +241,11 @@ fn apply(context: &Context, state: &mut State, change: &SetAttributes, now: Time
     let unprivileged = !context.trusted && !context.is_root();
     if change.uid.is_some() || change.gid.is_some() {
         state.inode.mode = permission::without_set_id(context, &state.inode);
-        xattrs::drop_capability(state);
+        drop_capability(state);
     }
     if change.size.is_some() {
         state.inode.mode = permission::after_write(context, &state.inode);
-        xattrs::drop_capability(state);
+        drop_capability(state);
         state.inode.modified = now;
     }
     if let Some(uid) = change.uid {
@@ -177,12 +280,9 @@ fn follow_mode(state: &mut State, mode: u32) {
     if state.inode.flags & HAS_ACL == 0 {
         return;
     }
-    let value = state
-        .xattrs
-        .as_ref()
-        .and_then(|xattrs| xattrs.values.get(ACCESS_NAME)?.value.clone());
+    let value = state.xattrs.as_ref().and_then(|xattrs| xattrs.get(ACCESS_NAME));
     if let Some(mut acl) = value.and_then(|value| Acl::parse(&value).ok()) {
         acl.apply_mode(mode);
-        xattrs::put(state, ACCESS_NAME, Some(acl.encode().into()));
+        put_xattr(state, ACCESS_NAME, Some(acl.encode().into()));
     }
 }

@@ -3,75 +3,54 @@
 //! Invariants: the attributes of an object are wholly in RAM or not at all; a change that is not committed is in the
 //! log; the flags of the inode say whether there are any, so that most objects are never asked.
 
-use std::sync::Arc;
-
 use crate::{
-    faces::AttributeMode,
-    live::LiveDataset,
-    objects::{HAS_ACL, HAS_CAPABILITY, HAS_DEFAULT_ACL, HAS_XATTRS, Object, State, XattrSlot, Xattrs},
+    commit::CommitQueue,
+    live::{DatasetState, DirtyEpoch, ObjectTable},
+    objects::{HAS_ACL, HAS_XATTRS, Object, State, Xattrs, put_xattr},
     posix::{
-        ACCESS_NAME, ACCESS_READ, ACCESS_WRITE, Acl, Context, DEFAULT_NAME, FsError, NAME_BYTES_MAX,
-        file_flags, permission,
+        ACCESS_NAME, ACCESS_READ, ACCESS_WRITE, Acl, AttributeMode, Context, DEFAULT_NAME, FsError,
+        NAME_BYTES_MAX, file_flags, permission,
     },
-    records::{FileKind, Old, keys, split_value},
+    records::{FileKind, keys, split_value},
+    writing::Admission,
 };
+use std::sync::Arc;
 
 /// Largest value, bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 65_536;
 /// Largest list of names, each with a NUL, bytes.
 const NAMES_BYTES_MAX: usize = 65_536;
-const CAPABILITY_NAME: &[u8] = b"security.capability";
-
-/// Sets or removes an attribute in RAM. The gate and the state are held, and the attributes are loaded.
-pub(crate) fn put(state: &mut State, name: &[u8], value: Option<Arc<[u8]>>) {
-    let Some(xattrs) = &mut state.xattrs else { return };
-    let name: Arc<[u8]> = name.into();
-    match xattrs.values.get_mut(&name) {
-        Some(slot) => {
-            slot.value = value.clone();
-            slot.pending += 1;
-        }
-        None if value.is_none() => return,
-        None => {
-            let slot = XattrSlot {
-                value: value.clone(),
-                recorded: Old::Absent,
-                pending: 1,
-            };
-            xattrs.values.insert(name.clone(), slot);
-        }
-    }
-    xattrs.log.push((name, value));
-    let has = |wanted: &[u8]| xattrs.values.get(wanted).is_some_and(|slot| slot.value.is_some());
-    let mut flags = state.inode.flags & !(HAS_XATTRS | HAS_ACL | HAS_DEFAULT_ACL | HAS_CAPABILITY);
-    state.inode.xattrs = xattrs.values.values().filter(|slot| slot.value.is_some()).count() as u32;
-    if state.inode.xattrs > 0 {
-        flags |= HAS_XATTRS;
-    }
-    for (wanted, flag) in [
-        (ACCESS_NAME, HAS_ACL),
-        (DEFAULT_NAME, HAS_DEFAULT_ACL),
-        (CAPABILITY_NAME, HAS_CAPABILITY),
-    ] {
-        if has(wanted) {
-            flags |= flag;
-        }
-    }
-    state.inode.flags = flags;
-}
-
-/// Drops what a write by anyone takes away: `security.capability`.
-pub(crate) fn drop_capability(state: &mut State) {
-    if state.inode.flags & HAS_CAPABILITY != 0 {
-        put(state, CAPABILITY_NAME, None);
-    }
-}
 
 fn value_of(state: &State, name: &[u8]) -> Option<Arc<[u8]>> {
-    state.xattrs.as_ref()?.values.get(name)?.value.clone()
+    state.xattrs.as_ref()?.get(name)
 }
 
-impl LiveDataset {
+/// See the module.
+pub(crate) struct ExtendedAttributes {
+    dataset: Arc<DatasetState>,
+    table: Arc<ObjectTable>,
+    epoch: Arc<DirtyEpoch>,
+    commits: Arc<CommitQueue>,
+    admission: Arc<Admission>,
+}
+
+impl ExtendedAttributes {
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        table: &Arc<ObjectTable>,
+        epoch: &Arc<DirtyEpoch>,
+        commits: &Arc<CommitQueue>,
+        admission: &Arc<Admission>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            table: table.clone(),
+            epoch: epoch.clone(),
+            commits: commits.clone(),
+            admission: admission.clone(),
+        })
+    }
+
     /// Brings the attributes into RAM.
     pub(crate) fn load_xattrs(&self, object: &Arc<Object>) -> Result<(), FsError> {
         loop {
@@ -88,15 +67,10 @@ impl LiveDataset {
             let (mut from, to) = keys::xattr_range(self.dataset.number(), object.number);
             let mut loaded = Xattrs::default();
             loop {
-                let records = self.dataset.store().scan(&from, &to, 1024)?;
+                let records = self.dataset.records().scan(&from, &to, 1024)?;
                 for (key, value) in &records {
                     let (birth, payload) = split_value(value)?;
-                    let slot = XattrSlot {
-                        value: Some(payload.into()),
-                        recorded: Old::Born(birth),
-                        pending: 0,
-                    };
-                    loaded.values.insert(keys::parse_xattr(key)?.into(), slot);
+                    loaded.load(keys::parse_xattr(key)?, payload, birth);
                 }
                 let Some((key, _)) = records.last() else { break };
                 from = key.to_vec();
@@ -141,25 +115,20 @@ impl LiveDataset {
     }
 
     pub(crate) fn get_xattr(&self, object: u64, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        let object = self.object(object)?;
+        let object = self.table.object(object)?;
         self.xattr(&object, name)?
             .map(|value| value.to_vec())
             .ok_or(FsError::NoAttribute)
     }
 
     pub(crate) fn list_xattrs(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
-        let object = self.object(object)?;
+        let object = self.table.object(object)?;
         self.load_xattrs(&object)?;
         let state = object.state.lock();
         let Some(xattrs) = &state.xattrs else {
             return Ok(Vec::new());
         };
-        Ok(xattrs
-            .values
-            .iter()
-            .filter(|(_, slot)| slot.value.is_some())
-            .map(|(name, _)| name.to_vec())
-            .collect())
+        Ok(xattrs.names().map(|name| name.to_vec()).collect())
     }
 
     /// Whether the caller may change this attribute.
@@ -216,7 +185,7 @@ impl LiveDataset {
             return Err(FsError::NoAttribute);
         }
         if name.starts_with(b"user.") {
-            self.check(context, &self.object(object)?, ACCESS_READ)
+            self.check(context, &self.table.object(object)?, ACCESS_READ)
         } else {
             Ok(())
         }
@@ -230,8 +199,8 @@ impl LiveDataset {
         value: &[u8],
         mode: AttributeMode,
     ) -> Result<(), FsError> {
-        self.writable()?;
-        let object = self.object(object)?;
+        self.dataset.writable()?;
+        let object = self.table.object(object)?;
         self.check_xattr(context, &object, name)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(FsError::TooBig);
@@ -249,11 +218,11 @@ impl LiveDataset {
             _ => None,
         };
         self.load_xattrs(&object)?;
-        self.take_metadata(2 + value.len() as u64 / 512)?;
+        self.admission.take_metadata(2 + value.len() as u64 / 512)?;
         {
             let _inode = object.inode_lock.write();
-            let now = self.now();
-            let _gate = self.enter();
+            let now = self.dataset.now();
+            let _gate = self.epoch.enter();
             let mut state = object.state.lock();
             if state.freed {
                 return Err(FsError::Stale);
@@ -275,40 +244,39 @@ impl LiveDataset {
                     }
                     state.inode.mode = bits;
                     let kept = (!acl.is_minimal()).then(|| acl.encode().into());
-                    put(&mut state, name, kept);
+                    put_xattr(&mut state, name, kept);
                 }
-                Some(acl) => put(&mut state, name, Some(acl.encode().into())),
-                None => put(&mut state, name, Some(value.into())),
+                Some(acl) => put_xattr(&mut state, name, Some(acl.encode().into())),
+                None => put_xattr(&mut state, name, Some(value.into())),
             }
             state.inode.changed = now;
-            self.mark_inode(&object, &mut state);
+            self.epoch.mark_inode(&object, &mut state);
         }
-        self.settle()
+        self.commits.settle()
     }
 
     pub(crate) fn remove_xattr(&self, context: &Context, object: u64, name: &[u8]) -> Result<(), FsError> {
-        self.writable()?;
-        let object = self.object(object)?;
+        self.dataset.writable()?;
+        let object = self.table.object(object)?;
         self.check_xattr(context, &object, name)?;
         self.load_xattrs(&object)?;
         {
             let _inode = object.inode_lock.write();
-            let now = self.now();
-            let _gate = self.enter();
+            let now = self.dataset.now();
+            let _gate = self.epoch.enter();
             let mut state = object.state.lock();
             if value_of(&state, name).is_none() {
                 return Err(FsError::NoAttribute);
             }
-            put(&mut state, name, None);
+            put_xattr(&mut state, name, None);
             state.inode.changed = now;
-            self.mark_inode(&object, &mut state);
+            self.epoch.mark_inode(&object, &mut state);
         }
-        self.settle()
+        self.commits.settle()
     }
 }
 
 fn fits(state: &State, name: &[u8]) -> bool {
     let Some(xattrs) = &state.xattrs else { return true };
-    let names = xattrs.values.iter().filter(|(_, slot)| slot.value.is_some());
-    names.map(|(name, _)| name.len() + 1).sum::<usize>() + name.len() < NAMES_BYTES_MAX
+    xattrs.names().map(|name| name.len() + 1).sum::<usize>() + name.len() < NAMES_BYTES_MAX
 }

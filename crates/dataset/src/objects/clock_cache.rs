@@ -15,7 +15,7 @@ use std::{
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::memory::cache_share::{CacheShare, Evicts};
+use super::cache_share::{CacheShare, Evicts};
 
 const SHARDS: usize = 32;
 /// What an entry takes besides its value: its places in the map and in the queue at their usual filling, and its allocation.

@@ -6,10 +6,8 @@
 
 use std::{borrow::Borrow, cmp::Ordering, collections::BTreeMap, ops::Bound, sync::Arc};
 
-use crate::{
-    memory::names::{NameCount, name_bytes},
-    records::{FileKind, Old, keys},
-};
+use super::names::{NameCount, name_bytes};
+use crate::records::{FileKind, Old, keys};
 
 /// A name with its hash, ordered like the records.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -231,7 +229,7 @@ impl Drop for Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::cache_share::CacheShare;
+    use crate::objects::CacheShare;
 
     #[test]
     fn a_removal_stays_until_it_is_committed() {

@@ -5,47 +5,17 @@
 //! freeze sees each operation wholly or not at all. Locks are taken in this order: inode locks (by object number),
 //! gate, one state at a time (two directories of a rename: by object number).
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use parking_lot::{Mutex, RwLock};
-
 use super::{
-    clock_cache::Cached, directory_cache::Entries, dirty_layer::Layer, read_stream::ReadStream,
-    visit_count::Visited, write_stream::WriteStream,
+    clock_cache::Cached, directory_cache::Entries, dirty_layer::Layer, names::NameCount,
+    read_stream::ReadStream, visit_count::Visited, write_stream::WriteStream, xattrs::Xattrs,
 };
 use crate::{
-    memory::names::NameCount,
     posix::{Attributes, generation},
-    quota::Preallocated,
-    records::{FileKind, InodeRecord, Old},
+    records::{FileKind, InodeRecord, Old, Preallocated},
 };
+use std::sync::Arc;
 
-/// `InodeRecord::flags`: there are extended attributes.
-pub(crate) const HAS_XATTRS: u32 = 1;
-/// There is an access ACL beyond the mode.
-pub(crate) const HAS_ACL: u32 = 2;
-/// There is a default ACL.
-pub(crate) const HAS_DEFAULT_ACL: u32 = 4;
-/// There is `security.capability`.
-pub(crate) const HAS_CAPABILITY: u32 = 8;
-
-/// One extended attribute in RAM.
-#[derive(Debug)]
-pub(crate) struct XattrSlot {
-    pub(crate) value: Option<Arc<[u8]>>,
-    pub(crate) recorded: Old,
-    pub(crate) pending: u32,
-}
-
-/// A change of an extended attribute: its name, and its value or `None` if it goes.
-pub(crate) type XattrChange = (Arc<[u8]>, Option<Arc<[u8]>>);
-
-/// All extended attributes of an object, and what changed since the last freeze.
-#[derive(Debug, Default)]
-pub(crate) struct Xattrs {
-    pub(crate) values: BTreeMap<Arc<[u8]>, XattrSlot>,
-    pub(crate) log: Vec<XattrChange>,
-}
+use parking_lot::{Mutex, RwLock};
 
 /// What changes.
 pub(crate) struct State {
@@ -102,7 +72,7 @@ impl State {
                 .entries
                 .as_ref()
                 .is_some_and(|entries| !entries.log.is_empty())
-            || self.xattrs.as_ref().is_some_and(|xattrs| !xattrs.log.is_empty())
+            || self.xattrs.as_ref().is_some_and(|xattrs| xattrs.has_changes())
     }
 
     /// What `stat` shows.
@@ -227,4 +197,15 @@ impl Cached for Object {
             None => false,
         }
     }
+}
+
+/// Locks the inode locks of several objects, each once, in the order of their numbers.
+pub(crate) fn lock_all<'a>(objects: &[&'a Arc<Object>]) -> Vec<parking_lot::RwLockWriteGuard<'a, ()>> {
+    let mut sorted: Vec<&Arc<Object>> = objects.to_vec();
+    sorted.sort_by_key(|object| object.number);
+    sorted.dedup_by_key(|object| object.number);
+    sorted
+        .into_iter()
+        .map(|object| object.inode_lock.write())
+        .collect()
 }

@@ -3,14 +3,8 @@
 //! Invariants: they hold for everybody, user 0 and the kernel included; they stand in the flags of the inode, in bits of their own,
 //! as Linux numbers them (`FS_IMMUTABLE_FL` and so on); an object that may not be changed can still lose them.
 
-use std::sync::Arc;
-
-use super::{context::Context, fs_error::FsError, permission};
-use crate::{
-    live::{LiveDataset, OfReserve},
-    objects::Object,
-    records::{FileKind, InodeRecord},
-};
+use super::fs_error::FsError;
+use crate::records::InodeRecord;
 
 const IMMUTABLE: u32 = 0x10;
 const APPEND_ONLY: u32 = 0x20;
@@ -42,6 +36,16 @@ impl FileFlags {
             no_dump: inode.flags & NO_DUMP != 0,
             no_access_time: inode.flags & NO_ACCESS_TIME != 0,
         }
+    }
+
+    /// As they stand in an inode, in place of those it has.
+    pub(crate) fn put_into(self, inode: &mut InodeRecord) {
+        inode.flags = inode.flags & !ALL | self.bits();
+    }
+
+    /// Whether who has these may be kept from changes where `inode` is not, or the other way round.
+    pub(crate) fn protects_otherwise(self, inode: &InodeRecord) -> bool {
+        (inode.flags ^ self.bits()) & (IMMUTABLE | APPEND_ONLY) != 0
     }
 
     fn bits(self) -> u32 {
@@ -97,41 +101,4 @@ pub(crate) fn may_write_at(inode: &InodeRecord, offset: u64) -> Result<(), FsErr
 /// The flags with which an object begins in a directory.
 pub(crate) fn inherited(directory: &InodeRecord) -> u32 {
     directory.flags & INHERITED
-}
-
-impl LiveDataset {
-    /// The flags of an object.
-    pub(crate) fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
-        Ok(FileFlags::of(&self.object(object)?.state.lock().inode))
-    }
-
-    /// Sets them all. Who may change which (CAP_LINUX_IMMUTABLE) is known where the caller is: here, user 0.
-    pub(crate) fn set_file_flags(
-        &self,
-        context: &Context,
-        object: u64,
-        flags: FileFlags,
-    ) -> Result<(), FsError> {
-        self.writable()?;
-        let object: Arc<Object> = self.object(object)?;
-        if !matches!(object.kind, FileKind::File | FileKind::Directory) {
-            return Err(FsError::NotSupported);
-        }
-        self.take_metadata_always(1, OfReserve::Changes)?;
-        {
-            let _inode = object.inode_lock.write();
-            {
-                let state = object.state.lock();
-                permission::check_owner(context, &state.inode)?;
-                let changes = (state.inode.flags ^ flags.bits()) & (IMMUTABLE | APPEND_ONLY);
-                refuse_if(changes != 0 && !context.trusted && !context.is_root())?;
-            }
-            let now = self.now();
-            self.change_inode(&object, &mut |state| {
-                state.inode.flags = state.inode.flags & !ALL | flags.bits();
-                state.inode.changed = now;
-            })?;
-        }
-        self.settle()
-    }
 }

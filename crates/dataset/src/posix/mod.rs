@@ -6,6 +6,7 @@ mod block_status;
 mod context;
 pub(crate) mod file_flags;
 mod fs_error;
+mod modes;
 pub(crate) mod permission;
 mod tree;
 
@@ -14,6 +15,7 @@ pub use block_status::BlockStatus;
 pub use context::{Context, Groups, Strip};
 pub use file_flags::FileFlags;
 pub use fs_error::{Fault, FsError};
+pub use modes::{AllocateMode, AttributeMode, RenameMode};
 pub use tree::{
     ACCESS_EXECUTE, ACCESS_READ, ACCESS_WRITE, DirectoryEntry, FIRST_COOKIE, NAME_BYTES_MAX, ROOT,
     SeekTarget, Tree,

@@ -1,16 +1,12 @@
 //! Quota: what datasets use, may use, and have been promised.
 
-mod preallocated;
-mod preallocation;
+mod file_room;
 mod room_pool;
 mod usage;
 mod working_room;
 
-pub use preallocated::{Preallocated, PreallocatedChange, PreallocatedTotals};
-pub use preallocation::Promised;
 pub use usage::{Room, Usage};
 
-pub(crate) use preallocation::{Counting, release_blocks};
 pub(crate) use room_pool::RoomPool;
-pub(crate) use usage::{Charge, Terms, set_aside_of, working_bytes_of};
+pub(crate) use usage::{Charge, Terms, blocks_to_bytes_of, set_aside_of, working_bytes_of};
 pub(crate) use working_room::WorkingRoom;

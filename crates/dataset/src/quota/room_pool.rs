@@ -3,12 +3,15 @@
 //! Invariants: what is held = what is free here + what dirty data has taken; who waits for the store to make room keeps
 //! only those waiting who want more room as well: what gives it back (writing ahead, a commit) goes on meanwhile.
 
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering::Relaxed},
+};
 
 use parking_lot::Mutex;
 
-use super::usage::{Room, Terms};
-use crate::{live::DatasetState, posix::FsError};
+use super::usage::{Room, Terms, Usage};
+use crate::posix::FsError;
 
 /// Taken at once when there is plenty, bytes.
 const ADVANCE_BYTES: u64 = 4 << 20;
@@ -23,8 +26,8 @@ pub(crate) struct RoomPool {
 
 impl RoomPool {
     /// Takes `bytes`; `NoSpace` or `QuotaExceeded`.
-    pub(crate) fn take(&self, state: &DatasetState, bytes: u64) -> Result<(), FsError> {
-        self.take_on(state, bytes, Terms::default())
+    pub(crate) fn take(&self, usage: &Arc<Usage>, bytes: u64) -> Result<(), FsError> {
+        self.take_on(usage, bytes, Terms::default())
     }
 
     /// Takes `bytes` of what is free here; whether that is so much.
@@ -34,18 +37,18 @@ impl RoomPool {
         self.free.fetch_update(Relaxed, Relaxed, take).is_ok()
     }
 
-    pub(crate) fn take_on(&self, state: &DatasetState, bytes: u64, terms: Terms) -> Result<(), FsError> {
+    pub(crate) fn take_on(&self, usage: &Arc<Usage>, bytes: u64, terms: Terms) -> Result<(), FsError> {
         if bytes == 0 || self.free.fetch_sub(bytes as i64, Relaxed) >= bytes as i64 {
             return Ok(());
         }
-        let result = self.more(state, bytes, terms);
+        let result = self.more(usage, bytes, terms);
         if result.is_err() {
             self.free.fetch_add(bytes as i64, Relaxed);
         }
         result
     }
 
-    fn more(&self, state: &DatasetState, bytes: u64, terms: Terms) -> Result<(), FsError> {
+    fn more(&self, usage: &Arc<Usage>, bytes: u64, terms: Terms) -> Result<(), FsError> {
         let _taking = self.taking.lock();
         let free = self.free.load(Relaxed);
         if free >= 0 {
@@ -54,15 +57,15 @@ impl RoomPool {
         let need = (free.unsigned_abs()).max(1);
         // Others who are just taking, and what was forced, are in it too: that they get nothing is not our affair.
         let least = need.min(bytes);
-        let plenty = || state.store().available_bytes() > 8 * ADVANCE_BYTES;
+        let plenty = || usage.pool_available_bytes() > 8 * ADVANCE_BYTES;
         // In advance nobody waits for room that is hard to get.
-        let advance = match state.usage().quota_left_bytes() {
+        let advance = match usage.quota_left_bytes() {
             None if plenty() => ADVANCE_BYTES,
             _ => 0,
         };
-        let room = match state.reserve_on(need + advance, terms) {
+        let room = match Usage::reserve(usage, need + advance, terms) {
             Err(FsError::NoSpace | FsError::QuotaExceeded) if need + advance > least => {
-                state.reserve_on(least, terms)
+                Usage::reserve(usage, least, terms)
             }
             other => other,
         }?;

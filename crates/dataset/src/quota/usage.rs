@@ -21,12 +21,12 @@ use std::{
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
 
-use super::{
-    preallocated::PreallocatedTotals,
-    preallocation::{FileRoom, Promised},
-    working_room::OfFiles,
+use super::{file_room::FileRoom, working_room::OfFiles};
+use crate::{
+    posix::FsError,
+    records::{PreallocatedTotals, Promised},
+    settings::DatasetError,
 };
-use crate::{posix::FsError, settings::DatasetError};
 
 pub(crate) use crate::quota::WorkingRoom;
 
@@ -175,6 +175,11 @@ impl Usage {
         let own = self.set_aside_for_all(&self.set_aside.lock());
         let working = self.working_bytes.load(Ordering::Relaxed).min(own);
         space.available_beside(own).saturating_sub(working)
+    }
+
+    /// What anybody can still get of the store's room, bytes.
+    pub(crate) fn pool_available_bytes(&self) -> u64 {
+        self.store.available_bytes()
     }
 
     /// Working room that it shares, bytes.

@@ -2,22 +2,34 @@
 //!
 //! Invariants: what is in RAM hides what records map; what was written ahead is shared with nobody before it is committed.
 
-use std::sync::Arc;
-
-use terrace_store::ChunkId;
-
 use super::{
     layers::{Look, Source, is_ahead, look},
     lookup::{BLOCK, PER_REGION},
 };
 use crate::{
-    live::LiveDataset,
+    live::{DatasetState, ObjectTable},
     objects::Object,
     posix::{FsError, SeekTarget},
     records::{FileKind, RegionRecord, keys},
 };
+use std::sync::Arc;
 
-impl LiveDataset {
+use terrace_store::ChunkId;
+
+/// See the module.
+pub(crate) struct Extents {
+    dataset: Arc<DatasetState>,
+    table: Arc<ObjectTable>,
+}
+
+impl Extents {
+    pub(crate) fn new(dataset: &Arc<DatasetState>, table: &Arc<ObjectTable>) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            table: table.clone(),
+        })
+    }
+
     pub(crate) fn is_hole(&self, object: &Arc<Object>, block: u64) -> Result<bool, FsError> {
         let body = {
             let state = object.state.lock();
@@ -28,7 +40,7 @@ impl LiveDataset {
                 Look::Source(Source::Below) => state.inode.body,
             }
         };
-        let cached = self.region(body, block / PER_REGION)?;
+        let cached = self.table.region(body, block / PER_REGION)?;
         Ok(cached
             .record
             .as_ref()
@@ -96,7 +108,7 @@ impl LiveDataset {
             state.inode.body
         };
         if !below.is_empty() {
-            let cached = self.region(body, region)?;
+            let cached = self.table.region(body, region)?;
             if let Some(record) = &cached.record {
                 for at in below {
                     mapped[at] = record.lookup(at as u32).is_some();
@@ -122,7 +134,7 @@ impl LiveDataset {
         let start = keys::region(dataset, body, from);
         let end = keys::region(dataset, body, to);
         let found = if start < end {
-            self.dataset.store().scan(&start, &end, 1)?
+            self.dataset.records().scan(&start, &end, 1)?
         } else {
             Vec::new()
         };
@@ -164,7 +176,7 @@ impl LiveDataset {
         };
         // After the look at what is in RAM: a commit puts its records here before it lets that go, and what an older one maps is
         // not the content any more, nor anybody's.
-        let cached = self.region(body, region)?;
+        let cached = self.table.region(body, region)?;
         if let Some(recorded) = &cached.record {
             for at in below {
                 if let Some((chunk, index)) = recorded.lookup(at) {
@@ -181,7 +193,7 @@ impl LiveDataset {
             return Ok(Vec::new());
         }
         let body = object.state.lock().inode.body;
-        let cached = self.region(body, region)?;
+        let cached = self.table.region(body, region)?;
         let mut chunks: Vec<ChunkId> = cached
             .record
             .iter()
@@ -190,5 +202,23 @@ impl LiveDataset {
         chunks.sort_unstable();
         chunks.dedup();
         Ok(chunks)
+    }
+
+    /// How much of these blocks is mapped and clean, bytes: writing over it makes the dataset no larger. What cannot be looked
+    /// up counts as new.
+    pub(crate) fn mapped_bytes(&self, object: &Arc<Object>, first: u64, last: u64) -> u64 {
+        let regions = first / PER_REGION..last.div_ceil(PER_REGION);
+        let mapped: usize = regions
+            .filter_map(|region| {
+                let mapped = self.mapped_blocks(object, region).ok()?;
+                let state = object.state.lock();
+                let blocks = mapped.iter().zip(region * PER_REGION..);
+                let clean = blocks.filter(|(mapped, block)| {
+                    **mapped && (first..last).contains(block) && !state.data.is_dirty(*block)
+                });
+                Some(clean.count())
+            })
+            .sum();
+        mapped as u64 * BLOCK
     }
 }

@@ -4,30 +4,49 @@
 //! the store is asked. A chunk that went away between the record and the read was replaced by a commit: everything
 //! is looked up again.
 
-use super::lookup::{BLOCK, Fetch, Lookup, PER_REGION, ReadError};
+use super::{
+    block_read::BlockRead,
+    extents::Extents,
+    layers::{Source, Wanted, copy_pages},
+    lookup::{BLOCK, Fetch, Lookup, PER_REGION, Past, ReadError},
+    read_ahead::{LARGE_READ_BYTES, next_stretch},
+    uncached::fetch_past,
+};
+use crate::{
+    live::{DatasetState, ObjectTable},
+    objects::Object,
+    posix::FsError,
+};
 use std::sync::Arc;
 
 use terrace_cache::{Access, ChunkRead, Fetched, Filled, ReadAt, Reuse, Service};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkPart};
-
-use super::{
-    layers::{Source, Wanted, copy_pages},
-    lookup::Past,
-    read_ahead::{LARGE_READ_BYTES, next_stretch},
-};
-use crate::{
-    faces::BlockRead,
-    live::LiveDataset,
-    objects::Object,
-    posix::{FsError, file_flags},
-};
 
 /// A read counts a chunk once, unless so many pieces of others lie between two of its own.
 const PIECES_BACK: usize = 32;
 /// How often a lookup is repeated when chunks go away under it.
 const RETRIES: usize = 100;
 
-impl LiveDataset {
+/// See the module.
+pub(crate) struct ContentReader {
+    pub(super) dataset: Arc<DatasetState>,
+    pub(super) table: Arc<ObjectTable>,
+    extents: Arc<Extents>,
+}
+
+impl ContentReader {
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        table: &Arc<ObjectTable>,
+        extents: &Arc<Extents>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            table: table.clone(),
+            extents: extents.clone(),
+        })
+    }
+
     /// Reads at `offset`, at most to the end of the file.
     pub(crate) fn read_object(
         &self,
@@ -74,7 +93,7 @@ impl LiveDataset {
     fn fetch(&self, object: &Arc<Object>, mut look: Lookup, buffer: &mut [u8]) -> Result<usize, ReadError> {
         if !look.fetches.is_empty() {
             if look.length >= LARGE_READ_BYTES {
-                self.fetch_past([(&mut look, &mut *buffer)]);
+                fetch_past(&self.dataset, [(&mut look, &mut *buffer)]);
             }
             // One piece of a chunk needs no call for many.
             let mut parts = Vec::new();
@@ -100,7 +119,7 @@ impl LiveDataset {
             let look = look.as_mut().ok()?;
             (look.length >= LARGE_READ_BYTES).then_some((look, &mut *read.buffer))
         });
-        self.fetch_past(large);
+        fetch_past(&self.dataset, large);
         let (mut parts, mut coming) = (Vec::new(), Vec::new());
         for look in looks.iter().flatten() {
             // What cannot be looked ahead of is for the read itself to say.
@@ -181,7 +200,7 @@ impl LiveDataset {
         // What RAM answers counts as well: it must not look cold only because it is so hot that it is cached.
         if amount > 0.0 {
             let heat = &self.dataset.environment().heat;
-            let (dataset, minutes) = (self.dataset.number(), self.minutes());
+            let (dataset, minutes) = (self.dataset.number(), self.dataset.minutes());
             heat.record(dataset, body, region, Access::Read, amount, minutes);
             let start = u64::from(region) * PER_REGION * BLOCK;
             self.dataset.environment().reuse.record(Reuse {
@@ -271,7 +290,7 @@ impl LiveDataset {
         for region in wanted.block / PER_REGION..=(last - 1) / PER_REGION {
             let start = region * PER_REGION;
             let (first, to) = (wanted.block.max(start), last.min(start + PER_REGION));
-            let cached = self.region(body, region)?;
+            let cached = self.table.region(body, region)?;
             let Some(record) = &cached.record else {
                 buffer[clip(first * BLOCK, to * BLOCK).1].fill(0);
                 continue;
@@ -360,7 +379,7 @@ impl LiveDataset {
         object: &Arc<Object>,
         block: u64,
     ) -> Result<Option<Box<[u8; BLOCK_BYTES]>>, FsError> {
-        if self.is_hole(object, block)? {
+        if self.extents.is_hole(object, block)? {
             return Ok(None);
         }
         let mut page = Box::new([0u8; BLOCK_BYTES]);
@@ -370,24 +389,3 @@ impl LiveDataset {
 }
 
 const _: () = assert!(CHUNK_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
-
-impl LiveDataset {
-    /// Updates the time of the last read by the `relatime` rule: if it is not newer than the last change, or a day
-    /// old. Costs no room: it may be lost with the pool full.
-    pub(crate) fn accessed(&self, object: &Arc<Object>) {
-        if self.writable().is_err() {
-            return;
-        }
-        let now = self.now();
-        let _gate = self.enter();
-        let mut state = object.state.lock();
-        let inode = &state.inode;
-        let old = inode.accessed <= inode.modified
-            || inode.accessed <= inode.changed
-            || now.seconds.saturating_sub(inode.accessed.seconds) >= 24 * 60 * 60;
-        if old && !state.freed && inode.flags & file_flags::NO_ACCESS_TIME == 0 {
-            state.inode.accessed = now;
-            self.mark_inode(object, &mut state);
-        }
-    }
-}

@@ -3,13 +3,15 @@
 //! Invariants: what is read ahead is bounded, by bytes and by chunks, and by the room that the cache has for it; nobody
 //! fetches what is here or on its way.
 
+use super::{
+    lookup::{BLOCK, Fetch, Lookup, PER_REGION},
+    read::ContentReader,
+};
+use crate::{live::Fragment, objects::Object, posix::FsError};
 use std::{ops::Range, sync::Arc};
 
 use terrace_cache::Coming;
 use terrace_store::{ChunkId, ChunkPart};
-
-use super::lookup::{BLOCK, Fetch, Lookup, PER_REGION};
-use crate::{live::LiveDataset, objects::Object, posix::FsError, relayout::Fragment};
 
 /// Reads from this size on need nobody to read ahead of them.
 pub(crate) const LARGE_READ_BYTES: usize = 256 << 10;
@@ -21,7 +23,7 @@ const AHEAD_CHUNKS: usize = 64;
 /// A chunk of which a read wants this part or more is fetched whole together with the others.
 const WHOLE_PART: usize = 4;
 
-impl LiveDataset {
+impl ContentReader {
     /// A reader in order waits for the pieces of this region.
     pub(crate) fn note_read_in_order(&self, object: &Object, body: u64, region: u64) {
         self.dataset.environment().fragments.note_read(Fragment {
@@ -127,7 +129,7 @@ impl LiveDataset {
         let (first, last) = (range.start / BLOCK, range.end / BLOCK);
         let most = chunks.len() + AHEAD_CHUNKS;
         for region in first / PER_REGION..=(last - 1) / PER_REGION {
-            let cached = self.region(body, region)?;
+            let cached = self.table.region(body, region)?;
             let Some(record) = &cached.record else {
                 break;
             };

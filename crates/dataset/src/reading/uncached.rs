@@ -3,36 +3,35 @@
 //! Invariants: nothing is fetched this way that is in RAM or on its way there; what cannot be had so is left to the read through
 //! the cache, which says why.
 
-use super::lookup::Past;
+use super::lookup::{Fetch, Lookup, Past};
+use crate::live::DatasetState;
 use terrace_store::{ChunkFill, ChunkId};
 
-use super::lookup::{Fetch, Lookup};
-use crate::live::LiveDataset;
-
-impl LiveDataset {
-    /// Fills what of these reads passes the cache by, in one request.
-    pub(crate) fn fetch_past<'a>(&self, reads: impl IntoIterator<Item = (&'a mut Lookup, &'a mut [u8])>) {
-        let cache = &self.dataset.environment().cache;
-        let mut reads = reads.into_iter().peekable();
-        if reads.peek().is_none() || !cache.is_passed_by() {
-            return;
-        }
-        let (mut passing, mut fills) = (Vec::new(), Vec::new());
-        for (look, buffer) in reads {
-            let chosen = mark(&mut look.fetches, |chunk, bytes| cache.passes(chunk, bytes));
-            fills.reserve(chosen);
-            split(&look.fetches, buffer, &mut fills);
-            passing.push(look);
-        }
-        if fills.is_empty() {
-            return;
-        }
-        cache.fetch_past(&**self.dataset.store(), &mut fills);
-        let mut filled = fills.iter().map(|fill| fill.filled);
-        let fetches = passing.into_iter().flat_map(|look| look.fetches.iter_mut());
-        for fetch in fetches.filter(|fetch| fetch.past == Past::Coming) {
-            fetch.past = filled.next().flatten().map_or(Past::No, Past::Filled);
-        }
+/// Fills what of these reads passes the cache by, in one request.
+pub(crate) fn fetch_past<'a>(
+    dataset: &DatasetState,
+    reads: impl IntoIterator<Item = (&'a mut Lookup, &'a mut [u8])>,
+) {
+    let cache = &dataset.environment().cache;
+    let mut reads = reads.into_iter().peekable();
+    if reads.peek().is_none() || !cache.is_passed_by() {
+        return;
+    }
+    let (mut passing, mut fills) = (Vec::new(), Vec::new());
+    for (look, buffer) in reads {
+        let chosen = mark(&mut look.fetches, |chunk, bytes| cache.passes(chunk, bytes));
+        fills.reserve(chosen);
+        split(&look.fetches, buffer, &mut fills);
+        passing.push(look);
+    }
+    if fills.is_empty() {
+        return;
+    }
+    cache.fetch_past(&**dataset.store(), &mut fills);
+    let mut filled = fills.iter().map(|fill| fill.filled);
+    let fetches = passing.into_iter().flat_map(|look| look.fetches.iter_mut());
+    for fetch in fetches.filter(|fetch| fetch.past == Past::Coming) {
+        fetch.past = filled.next().flatten().map_or(Past::No, Past::Filled);
     }
 }
 

@@ -3,8 +3,7 @@
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::BLOCK_BYTES;
 
-use super::versioned_batch::CounterChange;
-use crate::quota::PreallocatedTotals;
+use super::{preallocated::PreallocatedTotals, versioned_batch::CounterChange};
 
 /// Sizes of a dataset as of its newest commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -88,3 +88,6 @@ impl DatasetRecord {
         })
     }
 }
+
+/// Largest volume, bytes: as large as any object of a dataset.
+pub const VOLUME_BYTES_MAX: u64 = crate::records::FILE_BYTES_MAX;

@@ -2,7 +2,10 @@
 //!
 //! Invariants: ascending by checkpoint; a name stands for one checkpoint; a checkpoint has at most one name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
@@ -159,5 +162,35 @@ impl Held {
             .rev()
             .find(|(_, record)| record.time <= time)
             .map(|(held, _)| *held)
+    }
+}
+
+/// The pool-wide checkpoint counter.
+#[derive(Debug, Default)]
+pub struct Checkpoints {
+    current: AtomicU64,
+}
+
+impl Checkpoints {
+    /// Starts in `current`.
+    pub fn new(current: u64) -> Self {
+        Self {
+            current: AtomicU64::new(current),
+        }
+    }
+
+    /// Goes up to at least `least`.
+    pub(crate) fn raise(&self, least: u64) {
+        self.current.fetch_max(least, Ordering::SeqCst);
+    }
+
+    /// The checkpoint in which changes are made now; not closed yet.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::SeqCst)
+    }
+
+    /// Closes the current checkpoint and returns its number; what is frozen later belongs to the next.
+    pub fn close(&self) -> u64 {
+        self.current.fetch_add(1, Ordering::SeqCst)
     }
 }

@@ -4,7 +4,7 @@
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
-use crate::quota::Preallocated;
+use super::preallocated::Preallocated;
 
 /// Longest target of a symbolic link, bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
@@ -232,3 +232,6 @@ impl InodeRecord {
 fn small(reader: &mut Reader<'_>, field: &'static str) -> Result<u32, DecodeError> {
     u32::try_from(reader.varint(field)?).map_err(|_| DecodeError::Invalid(field))
 }
+
+/// Largest file: 4 PiB.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 52;

@@ -1,15 +1,12 @@
 //! Where content lies: bytes per tier of one object or a whole dataset, from region records and chunk records.
 
+use crate::records::{REGION_BYTES, Records, RegionRecord, damaged, decode_region, keys};
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::Arc,
 };
 
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, Store, StoreError};
-
-use crate::records::{
-    InodeRecord, REGION_BYTES, RegionRecord, damaged, decode_region, keys, read_region, split_value,
-};
 
 /// How often a region is looked at again that others write to at the same time.
 const LOOKS_MAX: usize = 16;
@@ -124,7 +121,7 @@ pub fn chunks_of_region(
         if all {
             return Ok((record, infos));
         }
-        let now = read_region(store, dataset, body, region)?;
+        let now = Records::of(store, dataset).region(body, region)?;
         let now = now.map(|found| found.record).unwrap_or_default();
         if now == record {
             return Ok((record, infos));
@@ -138,38 +135,38 @@ pub fn chunks_of_region(
 
 /// The number under which the regions and the heat of an object stand; `None` if it is gone or was never committed.
 pub fn body_of_object(store: &Arc<dyn Store>, dataset: u32, object: u64) -> Result<Option<u64>, StoreError> {
-    let Some(value) = store.get(&keys::inode(dataset, object))? else {
-        return Ok(None);
-    };
-    let inode = split_value(&value).and_then(|(_, payload)| InodeRecord::decode(payload));
-    Ok(Some(inode.map_err(|cause| damaged("an inode", &cause))?.body))
+    let inode = Records::of(store.as_ref(), dataset).inode(object)?;
+    Ok(inode.map(|(_, inode)| inode.body))
 }
 
 /// The content of an object; committed content only.
 pub fn bytes_of_object(store: &Arc<dyn Store>, dataset: u32, object: u64) -> Result<TierBytes, StoreError> {
-    let Some(value) = store.get(&keys::inode(dataset, object))? else {
+    let Some((_, inode)) = Records::of(store.as_ref(), dataset).inode(object)? else {
         return Ok(TierBytes::default());
     };
-    let inode = split_value(&value).and_then(|(_, payload)| InodeRecord::decode(payload));
-    let inode = inode.map_err(|cause| damaged("an inode", &cause))?;
     let (from, to) = (
         keys::region(dataset, inode.body, 0),
         keys::region_end(dataset, inode.body),
     );
-    bytes_of_range(store, from, &to)
+    bytes_of_range(store, Records::of(store.as_ref(), dataset), from, &to)
 }
 
 /// The live content of a dataset: a walk over its region records.
 pub fn bytes_of_dataset(store: &Arc<dyn Store>, dataset: u32) -> Result<TierBytes, StoreError> {
     let (from, to) = keys::dataset_range(keys::TABLE_REGION, dataset);
-    bytes_of_range(store, from, &to)
+    bytes_of_range(store, Records::of(store.as_ref(), dataset), from, &to)
 }
 
-fn bytes_of_range(store: &Arc<dyn Store>, mut from: Vec<u8>, to: &[u8]) -> Result<TierBytes, StoreError> {
+fn bytes_of_range(
+    store: &Arc<dyn Store>,
+    records: Records<'_>,
+    mut from: Vec<u8>,
+    to: &[u8],
+) -> Result<TierBytes, StoreError> {
     const PAGE: usize = 256;
     let mut bytes = TierBytes::default();
     loop {
-        let page = store.scan(&from, to, PAGE)?;
+        let page = records.scan(&from, to, PAGE)?;
         for (key, value) in &page {
             let place = keys::parse_region(key).map_err(|cause| damaged("the key of a region", &cause))?;
             bytes.add_region(store.as_ref(), place, decode_region(value)?.record, REGION_BYTES)?;

@@ -13,6 +13,16 @@
 //! are made ([`Relayouts`]). Room is taken first, as for any write: a relayout never fills the pool, but for one that is made because it
 //! is full (`free_space.rs`), a little at a time.
 
+use super::{
+    layout::{Cut, Layout},
+    placement::body_of_object,
+};
+use crate::{
+    commit::{CommitQueue, Run, compression_of, dedup_of, joined},
+    live::{CachedRegion, DatasetState, DirtyEpoch, Fragment, ObjectTable, Shared},
+    posix::FsError,
+    records::{REGION_BLOCKS, REGION_BYTES, RegionRecord, VersionedBatch},
+};
 use std::{
     borrow::Cow,
     ops::Range,
@@ -25,18 +35,6 @@ use std::{
 use terrace_cache::LONG_BLOCKS;
 use terrace_store::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Owner, Piece, Placement, Reservation, StoreError, Trial, Written,
-};
-
-use super::{
-    fragmented_regions::Fragment,
-    layout::{Cut, Layout},
-    placement::body_of_object,
-};
-use crate::{
-    commit::{Run, compression_of, dedup_of, joined},
-    live::{Accepts, CachedRegion, LiveDataset, Relaid},
-    posix::FsError,
-    records::{REGION_BLOCKS, REGION_BYTES, RegionRecord, VersionedBatch},
 };
 
 /// Content that is read at once, bytes, if all of its chunks are as long as can be.
@@ -135,7 +133,32 @@ impl Anew {
     }
 }
 
-impl LiveDataset {
+/// See the module.
+pub(crate) struct Relayouter {
+    pub(super) dataset: Arc<DatasetState>,
+    pub(super) table: Arc<ObjectTable>,
+    epoch: Arc<DirtyEpoch>,
+    commits: Arc<CommitQueue>,
+    relayouts: Arc<Relayouts>,
+}
+
+impl Relayouter {
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        table: &Arc<ObjectTable>,
+        epoch: &Arc<DirtyEpoch>,
+        commits: &Arc<CommitQueue>,
+        relayouts: &Arc<Relayouts>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            table: table.clone(),
+            epoch: epoch.clone(),
+            commits: commits.clone(),
+            relayouts: relayouts.clone(),
+        })
+    }
+
     /// Writes regions anew, of what `wanted` accepts of each about `most_bytes`, and replaces their records at once: each
     /// turn of the commit lock may wait for a commit that is under way.
     pub(crate) fn lay_out(
@@ -199,14 +222,14 @@ impl LiveDataset {
         if self.dataset.is_gone() || !self.is_body_of(fragment)? {
             return Ok(None);
         }
-        let seen = self.region(fragment.body, fragment.region)?;
+        let seen = self.table.region(fragment.body, fragment.region)?;
         let Some(record) = &seen.record else {
             return Ok(None);
         };
         let Some(plain) = self.stored_plain(fragment, record)? else {
             return Ok(None);
         };
-        let (store, settings) = (self.dataset.store(), self.settings());
+        let (store, settings) = (self.dataset.store(), self.dataset.settings());
         let layouts = Layout::of(store.as_ref(), record, &settings, cut)?;
         let Some(layout) = layouts.iter().find(|layout| wanted(fragment, layout)) else {
             return Ok(None);
@@ -357,13 +380,13 @@ impl LiveDataset {
         let Some(_lock) = self.dataset.commit_lock_unless(|| self.gives_way(cut)) else {
             return Ok(none);
         };
-        let waiting = { self.pending.lock().is_some() };
+        let waiting = self.commits.is_waiting();
         if self.dataset.is_gone() || self.relayouts.are_over() || waiting {
             return Ok(none);
         }
         let _replacing = {
-            let _gate = self.gate.write();
-            if self.shared.lock().is_some() {
+            let stopped = self.epoch.stop();
+            if stopped.has_shared() {
                 return Ok(none);
             }
             self.relayouts.begin()
@@ -382,7 +405,7 @@ impl LiveDataset {
         batch.privileged();
         self.dataset.commit(batch)?;
         for (place, record) in records {
-            self.regions.insert(place, record);
+            self.table.put_region(place, record);
         }
         Ok(replaced)
     }
@@ -398,7 +421,7 @@ impl LiveDataset {
         if !self.is_body_of(&anew.fragment)? {
             return Ok(None);
         }
-        let now = self.region(body, region)?;
+        let now = self.table.region(body, region)?;
         let (Some(old), Some(seen)) = (&now.record, &anew.seen.record) else {
             return Ok(None);
         };
@@ -413,7 +436,7 @@ impl LiveDataset {
         // What is seen by a past state goes on being seen by it, wherever it lies.
         let shared = match batch.holds(now.birth) {
             true => None,
-            false => self.note_shared(batch, body, region, Some(&now), &laid_out)?,
+            false => Shared::note(&self.dataset, batch, body, region, Some(&now), &laid_out)?,
         };
         batch.replace_region(body, region, now.birth, old, &laid_out);
         used.into_iter().for_each(|chunk| batch.hold(chunk));
@@ -423,4 +446,27 @@ impl LiveDataset {
             shared,
         }))
     }
+}
+
+/// Whether it pays to lay a region out anew.
+pub type Accepts<'a> = &'a dyn Fn(&Fragment, &Layout) -> bool;
+
+/// What became of a region that was to be laid out anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relaid {
+    /// It was.
+    Done {
+        /// On this tier.
+        tier: u8,
+        /// Content written.
+        written_bytes: u64,
+        /// Stored bytes that were dead, of the whole region.
+        dead_bytes: u64,
+        /// All that was wanted.
+        whole: bool,
+    },
+    /// There is nothing to be done, or nothing that can be.
+    Left,
+    /// It changed meanwhile, or something stands in the way now.
+    Busy,
 }

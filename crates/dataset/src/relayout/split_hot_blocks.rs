@@ -7,6 +7,16 @@
 //! any more in a chunk that is not; who asks bounds that by the room on the tier. Content comes from RAM, where the reads have put it
 //! that made it hot; of what is not there, one read of each chunk brings what lies between.
 
+use super::{
+    layout::Cut,
+    relayout::{Anew, Relaid, Relayouter},
+};
+use crate::{
+    commit::{compression_of, dedup_of},
+    live::Fragment,
+    posix::FsError,
+    records::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -14,14 +24,6 @@ use std::{
 
 use bytes::Bytes;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Owner, Piece, Placement, StoreError, Trial};
-
-use super::{fragmented_regions::Fragment, layout::Cut, relayout::Anew};
-use crate::{
-    commit::{compression_of, dedup_of},
-    live::{LiveDataset, Relaid},
-    posix::FsError,
-    records::{CHUNK_BLOCKS, REGION_BLOCKS, RegionRecord},
-};
 
 /// Neighbours that go together, blocks: more of them sink together as well.
 const PIECE_BLOCKS: u32 = 4;
@@ -80,7 +82,7 @@ fn cuttings(record: &RegionRecord, pieces: &[HotPiece]) -> Vec<Cutting> {
     found
 }
 
-impl LiveDataset {
+impl Relayouter {
     /// Writes these pieces, those of a region side by side, as chunks of their own to this tier, and maps them there, all in one batch;
     /// returns how many bytes of content that were.
     pub(crate) fn raise_pieces(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
@@ -93,7 +95,7 @@ impl LiveDataset {
             if !self.is_body_of(&fragment)? {
                 continue;
             }
-            let seen = self.region(fragment.body, fragment.region)?;
+            let seen = self.table.region(fragment.body, fragment.region)?;
             let cut = seen.record.as_ref().map(|record| cuttings(record, pieces));
             let plain = match &seen.record {
                 Some(record) => self.stored_plain(&fragment, record)?,
@@ -127,7 +129,7 @@ impl LiveDataset {
         if contents.is_empty() {
             return Ok(0);
         }
-        let (store, settings) = (self.dataset.store(), self.settings());
+        let (store, settings) = (self.dataset.store(), self.dataset.settings());
         let _room = store.reserve(contents.iter().map(|bytes| bytes.len() as u64).sum())?;
         let of_place = places.iter().zip(&contents);
         let chunks = of_place.map(|((at, cutting), bytes)| {

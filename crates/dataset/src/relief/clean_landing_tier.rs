@@ -16,18 +16,16 @@
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use parking_lot::Mutex;
 use terrace_store::{StoreError, TierUsage};
 
 use crate::{
     admin::Datasets,
-    live::Relaid,
+    live::{Fragment, WHOLE_PART},
     posix::FsError,
     records::REGION_BYTES,
-    relayout::{Cut, Fragment, Layout, WHOLE_PART},
+    relayout::{Cut, Layout, Relaid},
 };
 
 /// Of a region, the part that must have been written over, in 256ths, and of the tier's live content, the part (one in so many) that
@@ -45,15 +43,6 @@ const REST: u64 = 100_000_000;
 /// Of the tier, the part that is left for compaction, which gives back what this empties.
 const LAST_PART: u64 = 32;
 
-/// What those who clear leave to one another.
-#[derive(Debug, Default)]
-pub(crate) struct Landing {
-    /// What was brought back beyond what the commits so far were to have, bytes.
-    turn: Mutex<u64>,
-    /// Until when nothing is looked at.
-    rests_until: AtomicU64,
-}
-
 /// What became of regions that were to be written anew.
 struct Cleared {
     /// Dead bytes that come back.
@@ -64,14 +53,14 @@ struct Cleared {
 
 impl Datasets {
     /// Sees to it that what is dirty finds room where it lands, for a commit of about so many bytes. No lock is held.
-    pub(crate) fn clear_landing(&self, bytes: u64) {
+    pub(super) fn clear_landing_tier(&self, bytes: u64) {
         let environment = &self.environment;
-        let landing = &environment.relief.landing;
-        let rests = || environment.clock.monotonic_nanoseconds() < landing.rests_until.load(Relaxed);
+        let turns = environment.room.turns();
+        let rests = || turns.landing_rests(environment.clock.monotonic_nanoseconds());
         if rests() || self.short_tier(PARTS[0].1).is_none() {
             return;
         }
-        let mut beyond = landing.turn.lock();
+        let mut beyond = turns.landing();
         if rests() {
             return;
         }
@@ -79,7 +68,7 @@ impl Datasets {
             Ok(true) => {}
             Ok(false) => {
                 let now = environment.clock.monotonic_nanoseconds();
-                landing.rests_until.store(now + REST, Relaxed);
+                turns.rest_landing(now + REST);
             }
             Err(error) => tracing::debug!(%error, "no room could be made where small writes land"),
         }

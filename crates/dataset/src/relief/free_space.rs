@@ -3,35 +3,26 @@
 //! chunks of which others live.
 //!
 //! The last of these is the dearest and comes last: regions are written anew, cut so that nothing dead is left behind
-//! (`Cut::ForRoom`). Those that commits noticed come first ([`Fragments`](crate::relayout::Fragments), a hint that does not survive
+//! (`Cut::ForRoom`). Those that commits noticed come first ([`Fragments`](crate::live::Fragments), a hint that does not survive
 //! everything); then all are looked through, from where the last look ended, those of the dataset that asks before others.
 //!
 //! Invariants: nobody is told that the pool is full before all of this was tried since they asked, but for looks through the whole
 //! pool by those to whom nothing is promised, which are rare when they find nothing; one at a time works here, and the others
 //! profit; who asks holds no lock that a commit needs.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
-use parking_lot::Mutex;
-use terrace_store::{Reservation, Sequence, StoreError};
-
-use super::clean_landing_tier::Landing;
 use crate::{
     admin::{Borrowed, Datasets, Node},
     history::Progress,
-    live::{DatasetState, Relaid},
+    live::{Fragment, RoomSource, RoomTurn},
     posix::FsError,
     quota::set_aside_of,
     records::{REGION_BYTES, RegionRecord, decode_region, keys},
-    relayout::{Cut, Fragment, Layout},
+    relayout::{Cut, Layout, Relaid},
     settings::{DatasetError, Durability},
 };
+use std::sync::{Arc, Weak};
+
+use terrace_store::{Reservation, StoreError};
 
 /// Records that one step of the sweep looks at, and steps until it is asked whether there is enough.
 const SWEEP_RECORDS: usize = 1000;
@@ -47,33 +38,6 @@ const GAINED_PART: u64 = 4;
 /// How long after a look through the whole pool that won nothing the next one may be made for those to whom nothing is
 /// promised, nanoseconds.
 const BARREN_REST: u64 = 10_000_000_000;
-/// Between two works in time, nanoseconds; unless so large a part of the working room was taken since the last one.
-const IN_TIME_REST: u64 = 200_000_000;
-const IN_TIME_PART: u64 = 8;
-
-/// See the module.
-#[derive(Default)]
-pub struct Relief {
-    by: OnceLock<Weak<Datasets>>,
-    /// When somebody last worked here in time.
-    in_time: AtomicU64,
-    /// What was asked for since then by who is short of working room, bytes.
-    asked_bytes: AtomicU64,
-    /// What changes took of the reserve since there was room for them, in all datasets, bytes.
-    pub(crate) of_reserve_bytes: AtomicU64,
-    turn: Mutex<Turn>,
-    pub(crate) landing: Landing,
-}
-
-/// What one who works here leaves to the next.
-#[derive(Default)]
-struct Turn {
-    /// Where looks through a dataset, or (`None`) the pool, go on.
-    cursors: BTreeMap<Option<u32>, Vec<u8>>,
-    /// The newest batch, and the time, when a look through the pool won nothing.
-    barren: Option<(Sequence, u64)>,
-}
-
 /// Who asks.
 struct Asking<'a> {
     /// Whose own regions are looked through first.
@@ -83,45 +47,11 @@ struct Asking<'a> {
     enough: &'a mut dyn FnMut() -> bool,
 }
 
-impl Relief {
-    /// Whether it is time to work before it must be, for one who asks for so many bytes and shares so much working room. It may be
-    /// in vain, so it is once in a while only; but who writes quickly has taken all that is left long before that.
-    pub(crate) fn is_time(&self, now: u64, bytes: u64, working_bytes: u64) -> bool {
-        let asked = self.asked_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let last = self.in_time.load(Ordering::Relaxed);
-        let is_time =
-            last == 0 || now >= last.saturating_add(IN_TIME_REST) || asked >= working_bytes / IN_TIME_PART;
-        let is_first = is_time
-            && self
-                .in_time
-                .compare_exchange(last, now.max(last + 1), Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if is_first {
-            self.asked_bytes.store(0, Ordering::Relaxed);
-        }
-        is_first
-    }
-
-    /// Before a commit of about so many bytes: see [`landing`](crate::relief::clean_landing_tier).
-    pub(crate) fn clear_landing(&self, bytes: u64) {
-        if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
-            datasets.clear_landing(bytes);
-        }
-    }
-
-    /// Works until there is `enough`, or nothing more can be had.
-    pub(crate) fn make_room(&self, asking: &DatasetState, bytes: u64, enough: &mut dyn FnMut() -> bool) {
-        if let Some(datasets) = self.by.get().and_then(Weak::upgrade) {
-            let promised = asking.usage().has_promise();
-            datasets.make_room(promised.then_some(asking.number()), promised, bytes, enough);
-        }
-    }
-}
-
 impl Datasets {
     /// From now on, who finds no room waits for what all datasets can give back.
     pub fn relieve(self: &Arc<Self>) {
-        let _ = self.environment.relief.by.set(Arc::downgrade(self));
+        let source: Weak<dyn RoomSource> = Arc::downgrade(&(self.clone() as Arc<dyn RoomSource>));
+        self.environment.room.set_source(source);
     }
 
     /// Sets so much aside, or tells what is missing: for what an administrator asks for.
@@ -137,26 +67,7 @@ impl Datasets {
         result
     }
 
-    fn make_room(
-        &self,
-        dataset: Option<u32>,
-        is_promised: bool,
-        bytes: u64,
-        enough: &mut dyn FnMut() -> bool,
-    ) {
-        let mut turn = self.environment.relief.turn.lock();
-        let mut asking = Asking {
-            dataset,
-            is_promised,
-            bytes,
-            enough,
-        };
-        if let Err(error) = self.give_back(&mut turn, &mut asking) {
-            tracing::debug!(%error, "room could not be brought back");
-        }
-    }
-
-    fn give_back(&self, turn: &mut Turn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
+    fn give_back(&self, turn: &mut RoomTurn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
         let store = &self.environment.store;
         let before = store.newest();
         // What could not be committed of one dataset is no reason not to go on.
@@ -210,7 +121,7 @@ impl Datasets {
     fn look_through(
         &self,
         dataset: Option<u32>,
-        turn: &mut Turn,
+        turn: &mut RoomTurn,
         gained: &mut u64,
         asking: &mut Asking<'_>,
     ) -> Result<bool, StoreError> {
@@ -218,11 +129,7 @@ impl Datasets {
             Some(dataset) => keys::dataset_range(keys::TABLE_REGION, dataset),
             None => keys::table_range(keys::TABLE_REGION),
         };
-        let begun = turn
-            .cursors
-            .get(&dataset)
-            .cloned()
-            .unwrap_or_else(|| first.clone());
+        let begun = turn.cursor(dataset).unwrap_or_else(|| first.clone());
         let begun = begun.clamp(first.clone(), end.clone());
         for (from, to) in [(begun.clone(), end), (first, begun)] {
             let mut cursor = from;
@@ -230,7 +137,7 @@ impl Datasets {
                 let page = self.environment.store.scan(&cursor, &to, REGIONS)?;
                 let Some((last, _)) = page.last() else { break };
                 cursor = last.iter().copied().chain([0]).collect();
-                turn.cursors.insert(dataset, cursor.clone());
+                turn.set_cursor(dataset, cursor.clone());
                 let mut fragments = Vec::new();
                 for (key, value) in &page {
                     fragments.extend(self.suspect(key, value));
@@ -329,6 +236,31 @@ impl Datasets {
         }
         *gained = 0;
         (asking.enough)()
+    }
+}
+
+impl RoomSource for Datasets {
+    fn clear_landing(&self, bytes: u64) {
+        self.clear_landing_tier(bytes);
+    }
+
+    fn make_room(
+        &self,
+        dataset: Option<u32>,
+        is_promised: bool,
+        bytes: u64,
+        enough: &mut dyn FnMut() -> bool,
+    ) {
+        let mut turn = self.environment.room.turns().room();
+        let mut asking = Asking {
+            dataset,
+            is_promised,
+            bytes,
+            enough,
+        };
+        if let Err(error) = self.give_back(&mut turn, &mut asking) {
+            tracing::debug!(%error, "room could not be brought back");
+        }
     }
 }
 

@@ -2,5 +2,3 @@
 
 mod clean_landing_tier;
 mod free_space;
-
-pub(crate) use free_space::Relief;

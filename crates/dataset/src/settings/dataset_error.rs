@@ -3,7 +3,7 @@
 use terrace_device::format_size;
 use terrace_store::StoreError;
 
-use crate::{admin::VOLUME_BYTES_MAX, posix::FsError};
+use crate::{posix::FsError, records::VOLUME_BYTES_MAX};
 
 /// An error of [`Datasets`](crate::Datasets).
 #[derive(Debug, Clone, thiserror::Error)]
@@ -169,5 +169,17 @@ fn way_of(kind: &str) -> &'static str {
     match kind {
         "volume" => "use it with 'terrace attach' or 'terrace serve'",
         _ => "use it with 'terrace mount', or make a volume with 'terrace volume create'",
+    }
+}
+
+impl From<DatasetError> for FsError {
+    fn from(error: DatasetError) -> Self {
+        match error {
+            DatasetError::Filesystem(error) => error,
+            DatasetError::Store(error) => error.into(),
+            DatasetError::NotFound(_) | DatasetError::NoSnapshot(_) => FsError::NotFound,
+            DatasetError::Busy(_) => FsError::Busy,
+            other => FsError::io(other),
+        }
     }
 }

@@ -3,74 +3,24 @@
 //! Invariants: both objects' inode locks are held, so neither changes meanwhile; a shared block is counted by the
 //! commit that maps it, together with or before any change that could take the chunk from its first owner.
 
+use super::write::{ContentWriter, some_written};
+use crate::{
+    objects::{Object, State},
+    posix::FsError,
+    records::REGION_BYTES,
+};
 use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;
-
-use super::write::{FILE_BYTES_MAX, some_written};
-use crate::{
-    live::LiveDataset,
-    namespace::{lock_all, xattrs},
-    objects::{Object, State},
-    posix::{Context, FsError, file_flags, permission},
-    records::{FileKind, REGION_BYTES},
-};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes copied at once where blocks cannot be shared.
 const COPY_BYTES: u64 = 256 << 10;
 
-impl LiveDataset {
-    /// Copies at most `length` bytes, less at the end of the source; returns how many.
-    pub(crate) fn copy_objects(
-        &self,
-        context: &Context,
-        (from, from_offset): (u64, u64),
-        (to, to_offset): (u64, u64),
-        length: u64,
-    ) -> Result<u64, FsError> {
-        self.writable()?;
-        let (source, target) = (self.object(from)?, self.object(to)?);
-        for object in [&source, &target] {
-            match object.kind {
-                FileKind::File => {}
-                FileKind::Directory => return Err(FsError::IsDirectory),
-                _ => return Err(FsError::Invalid),
-            }
-        }
-        self.load_xattrs(&target)?;
-        self.take_metadata(2)?;
-        let copied = {
-            let _inodes = lock_all(&[&source, &target]);
-            file_flags::may_change(&target.state.lock().inode)?;
-            let size = source.state.lock().inode.size;
-            let length = length.min(size.saturating_sub(from_offset));
-            let end = to_offset
-                .checked_add(length)
-                .filter(|end| *end <= FILE_BYTES_MAX)
-                .ok_or(FsError::FileTooBig)?;
-            if length == 0 {
-                return Ok(0);
-            }
-            if from == to && from_offset < end && to_offset < from_offset + length {
-                return Err(FsError::Invalid);
-            }
-            let now = self.now();
-            let mut after = |state: &mut State| {
-                state.inode.mode = permission::after_write(context, &state.inode);
-                xattrs::drop_capability(state);
-                state.inode.modified = now;
-                state.inode.changed = now;
-            };
-            self.copy(&source, from_offset, &target, to_offset, length, &mut after)?
-        };
-        self.settle()?;
-        Ok(copied)
-    }
-
+impl ContentWriter {
     /// Returns how much was copied: less than asked for when something went wrong on the way, since what was copied
     /// until then stays; an error only when nothing was.
-    fn copy(
+    pub(crate) fn copy(
         &self,
         source: &Arc<Object>,
         from: u64,
@@ -118,7 +68,7 @@ impl LiveDataset {
         }
         // Stays aligned to where the next region starts.
         let mut buffer = vec![0; reach.min(COPY_BYTES) as usize];
-        let read = self.read_object(source, at, &mut buffer)?;
+        let read = self.reader.read_object(source, at, &mut buffer)?;
         let written = some_written(self.write_object(target, onto, &buffer[..read], after))?;
         Ok(written as u64)
     }
@@ -144,14 +94,14 @@ impl LiveDataset {
         let Some(relayouts) = self.relayouts.now() else {
             return Ok(false);
         };
-        let Some(record) = self.sharable(source, first, last)? else {
+        let Some(record) = self.extents.sharable(source, first, last)? else {
             return Ok(false);
         };
         let shared_bytes = u64::from(record.mapped_blocks()) * BLOCK;
-        let charge = self.charge_shared(shared_bytes)?;
+        let charge = self.admission.charge_shared(shared_bytes)?;
         let start = to / BLOCK;
         let base = first / (REGION_BYTES / BLOCK) * (REGION_BYTES / BLOCK);
-        let _gate = self.enter();
+        let _gate = self.epoch.enter();
         let mut state = target.state.lock();
         if state.freed {
             return Err(FsError::Stale);
@@ -159,21 +109,20 @@ impl LiveDataset {
         if !self.relayouts.are_as(relayouts) {
             return Ok(false);
         }
-        let mut gone = state.data.punch(start, start + (last - first), &self.buffers);
+        let mut gone = state
+            .data
+            .punch(start, start + (last - first), self.epoch.buffers());
         for run in record.runs() {
             let block = start + (base + u64::from(run.block) - first);
             gone += state
                 .data
-                .map(block, run.count, run.chunk, run.index, &self.buffers);
+                .map(block, run.count, run.chunk, run.index, self.epoch.buffers());
         }
-        self.dropped(gone);
-        match &mut *self.shared.lock() {
-            Some(shared) => shared.join(charge),
-            none => *none = Some(charge),
-        }
+        self.epoch.dropped(gone);
+        self.epoch.add_shared(charge);
         state.inode.size = state.inode.size.max(to + length);
         after(&mut state);
-        self.mark_inode(target, &mut state);
+        self.epoch.mark_inode(target, &mut state);
         Ok(true)
     }
 }

@@ -9,84 +9,16 @@
 //! nothing, and small ranges are not looked up. Each portion of a range is complete before the next begins: a range that is given
 //! back in part after an error or a crash is so from its start on, a file that was to be made shorter is shorter from its end on.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use super::{admission::LOG_BYTES_AT_ONCE, write::ContentWriter};
+use crate::{live::BLOCK_LOG_BYTES, objects::Object, posix::FsError, records::REGION_BYTES};
+use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;
 
-use crate::{
-    Volume, live::LiveDataset, objects::Object, posix::FsError, records::REGION_BYTES, settings::Durability,
-};
-
-/// Of the log, what is let go of between two commits may take so much in any case, bytes.
-const LOG_BYTES_AT_ONCE: u64 = 1 << 20;
-/// What a block takes there that is let go of, at most: a chunk of its own for each.
-const BLOCK_LOG_BYTES: u64 = 64;
-/// Of the room that writers have, the part that the log may take for it.
-const ROOM_PART: u64 = 8;
 /// Bytes that a portion of a range has mapped at most.
 pub(crate) const PORTION_BYTES: u64 = LOG_BYTES_AT_ONCE / BLOCK_LOG_BYTES * BLOCK_BYTES as u64;
 
-/// What the log has to take for what was let go of since the last freeze, bytes.
-#[derive(Debug, Default)]
-pub(crate) struct LetGo {
-    log_bytes: AtomicU64,
-    /// Content that the counters still count, about, with what is being committed.
-    content_bytes: AtomicU64,
-}
-
-impl LetGo {
-    /// Records of so many bytes go, or change for it.
-    pub(crate) fn add_records(&self, bytes: u64) {
-        self.log_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// So many bytes of content go, at most.
-    pub(crate) fn add_content(&self, bytes: u64) {
-        self.add_records(bytes.div_ceil(BLOCK_BYTES as u64) * BLOCK_LOG_BYTES);
-    }
-
-    /// It was set aside for a commit; the content of it that the counters still count.
-    pub(crate) fn frozen(&self) -> u64 {
-        self.log_bytes.store(0, Ordering::Relaxed);
-        self.content_bytes.load(Ordering::Relaxed)
-    }
-
-    /// So many bytes of content go that the counters count until they do not any more.
-    pub(crate) fn add_uncounted(&self, bytes: u64) {
-        self.content_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// The counters no longer count so many of them.
-    pub(crate) fn counted(&self, bytes: u64) {
-        self.content_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Content that the counters count, and that is gone, bytes.
-    pub(crate) fn content_bytes(&self) -> u64 {
-        self.content_bytes.load(Ordering::Relaxed)
-    }
-}
-
-impl LiveDataset {
-    /// Commits what was let go of, if it is so much that a commit might not take more of it. No gate, state or commit lock is held.
-    ///
-    /// # Errors
-    /// Those of the commit: nothing more may be let go of.
-    pub(crate) fn commit_let_go(&self) -> Result<(), FsError> {
-        let log_bytes = self.let_go.log_bytes.load(Ordering::Relaxed);
-        if log_bytes < LOG_BYTES_AT_ONCE || log_bytes * ROOM_PART < self.dataset.store().available_bytes() {
-            return Ok(());
-        }
-        // What is only in memory takes no room in a log until the pool is closed.
-        if self.settings().durability == Durability::Ram {
-            return Ok(());
-        }
-        self.commit().map(|_| ())
-    }
-
+impl ContentWriter {
     /// Gives a range of an object back, portion by portion: `piece` does it for one (from, to).
     pub(crate) fn give_back(
         &self,
@@ -98,9 +30,9 @@ impl LiveDataset {
         let mut from = offset;
         loop {
             let (to, bytes) = self.end_of_portion(object, from, end)?;
-            self.commit_let_go()?;
+            self.admission.commit_pending_frees()?;
             piece(from, to)?;
-            self.let_go.add_content(bytes);
+            self.epoch.pending_frees().add_content(bytes);
             from = to;
             if from >= end {
                 return Ok(());
@@ -136,24 +68,11 @@ impl LiveDataset {
         let last = end.div_ceil(REGION_BYTES);
         let mut region = from / REGION_BYTES;
         for mapped in (0..PORTION_BYTES).step_by(REGION_BYTES as usize) {
-            match self.next_region(object, region, last)? {
+            match self.extents.next_region(object, region, last)? {
                 Some(found) => region = found + 1,
                 None => return Ok((end, mapped)),
             }
         }
         Ok(((region * REGION_BYTES).min(end), PORTION_BYTES))
-    }
-}
-
-impl Volume {
-    /// Makes the range read as zero and gives its room back.
-    pub fn discard(&self, offset: u64, length: u64) -> Result<(), FsError> {
-        self.live.writable()?;
-        self.within(offset, length)?;
-        self.live
-            .give_back(&self.object, offset, offset + length, &mut |from, to| {
-                self.discard_piece(from, to - from)
-            })?;
-        self.live.settle()
     }
 }

@@ -1,14 +1,14 @@
 //! Writing: content of objects changes: writes, discards, copies of ranges.
 
+mod admission;
 mod copy_range;
 mod discard;
+mod preallocate;
 mod write;
 mod write_ahead;
 mod write_through;
 
-pub use write_ahead::AheadTotals;
-
-pub(crate) use discard::LetGo;
-pub(crate) use write::{FILE_BYTES_MAX, some_written};
-pub(crate) use write_ahead::{Ahead, StoodStill, ahead_memory_bytes};
-pub(crate) use write_through::Large;
+pub(crate) use admission::{Admission, OfReserve};
+pub(crate) use write::{ContentWriter, some_written};
+pub(crate) use write_ahead::WriteAhead;
+pub(crate) use write_through::WriteThrough;

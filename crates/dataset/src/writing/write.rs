@@ -4,23 +4,26 @@
 //! room is taken before the first byte is accepted, so that a flush cannot run out of it; the object's inode lock
 //! orders writers. Nothing waits for a commit: a change goes on top of what is frozen.
 
+use super::{
+    admission::Admission,
+    discard::PORTION_BYTES,
+    preallocate::{is_preallocated, preallocated_part, release_blocks},
+    write_ahead::WriteAhead,
+};
+use crate::{
+    commit::FREED_AT_ONCE_BYTES,
+    live::{DatasetState, DirtyEpoch, ObjectTable},
+    objects::{Block, Object, Page, State},
+    posix::FsError,
+    reading::{ContentReader, Extents},
+    records::{FILE_BYTES_MAX, FileKind},
+    relayout::Relayouts,
+};
 use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;
 
-use super::discard::PORTION_BYTES;
-use crate::{
-    commit::FREED_AT_ONCE_BYTES,
-    live::LiveDataset,
-    objects::{Block, Object, Page, State},
-    posix::FsError,
-    quota::release_blocks,
-    records::{FileKind, REGION_BLOCKS},
-};
-
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Largest file: 4 PiB.
-pub(crate) const FILE_BYTES_MAX: u64 = 1 << 52;
 /// Bytes taken over at once while the gate is held, so that a freeze waits only briefly.
 const WRITE_BYTES: usize = 1 << 20;
 /// Bytes written in sequence from which on pages are kept in buffers of 128 KiB.
@@ -40,7 +43,42 @@ struct Base {
     page: Option<Page>,
 }
 
-impl LiveDataset {
+/// See the module.
+pub(crate) struct ContentWriter {
+    pub(super) dataset: Arc<DatasetState>,
+    pub(super) table: Arc<ObjectTable>,
+    pub(super) epoch: Arc<DirtyEpoch>,
+    pub(super) admission: Arc<Admission>,
+    ahead: Arc<WriteAhead>,
+    pub(super) reader: Arc<ContentReader>,
+    pub(super) extents: Arc<Extents>,
+    pub(super) relayouts: Arc<Relayouts>,
+}
+
+impl ContentWriter {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        table: &Arc<ObjectTable>,
+        epoch: &Arc<DirtyEpoch>,
+        admission: &Arc<Admission>,
+        ahead: &Arc<WriteAhead>,
+        reader: &Arc<ContentReader>,
+        extents: &Arc<Extents>,
+        relayouts: &Arc<Relayouts>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            table: table.clone(),
+            epoch: epoch.clone(),
+            admission: admission.clone(),
+            ahead: ahead.clone(),
+            reader: reader.clone(),
+            extents: extents.clone(),
+            relayouts: relayouts.clone(),
+        })
+    }
+
     /// Writes `data` at `offset`; `after` runs with the state locked, at the moment of each part of the write. Returns how many
     /// bytes were written, and what went wrong behind them. The caller holds the object's inode lock, exclusively unless these are
     /// whole blocks.
@@ -65,7 +103,7 @@ impl LiveDataset {
                 Ok(()) => Ok(length),
                 Err(error @ (FsError::NoSpace | FsError::QuotaExceeded)) => {
                     // What room was set aside for has some.
-                    match self.preallocated_part(object, at, length) {
+                    match preallocated_part(object, at, length) {
                         Some(part) => self
                             .write_piece(object, at, &data[done..done + part], after)
                             .map(|()| part),
@@ -104,22 +142,22 @@ impl LiveDataset {
                 let mut over_now = 0;
                 let mut over = || {
                     // A commit may have made more blocks clean since they were counted: what is new is paid for first.
-                    let mapped = self.mapped_bytes(object, first, last);
+                    let mapped = self.extents.mapped_bytes(object, first, last);
                     let clean = object.state.lock().data.clean_blocks(first, last) * BLOCK;
                     over_now = more.saturating_sub(clean.saturating_sub(mapped).saturating_sub(paid));
                     over_now
                 };
-                let is_preallocated = || self.is_preallocated(object, first, last);
-                if let Err(error) = self.take_room_over(more, &mut over, &is_preallocated) {
-                    self.rooms.give(taken);
+                let is_preallocated = || is_preallocated(object, first, last);
+                if let Err(error) = self.admission.take_room_over(more, &mut over, &is_preallocated) {
+                    self.epoch.rooms().give(taken);
                     return Err(error);
                 }
                 (taken, over_taken) = (want, over_taken + over_now);
             }
-            let gate = self.enter();
+            let gate = self.epoch.enter();
             let mut state = object.state.lock();
             if state.freed {
-                self.rooms.give(taken);
+                self.epoch.rooms().give(taken);
                 return Err(FsError::Stale);
             }
             if state.data.clean_blocks(first, last) * BLOCK > taken {
@@ -135,13 +173,13 @@ impl LiveDataset {
                 .find(|block| self.lacks_base(&state, *block, offset, end, &bases));
             if let Some(block) = lacking {
                 drop((state, gate));
-                match self.read_block(object, block) {
+                match self.reader.read_block(object, block) {
                     Ok(page) => {
                         let place = usize::from(bases[0].as_ref().is_some_and(|base| base.block != block));
                         bases[place] = Some(Base { block, page });
                     }
                     Err(error) => {
-                        self.rooms.give(taken);
+                        self.epoch.rooms().give(taken);
                         return Err(error);
                     }
                 }
@@ -154,7 +192,7 @@ impl LiveDataset {
             let became = self.put_pages(object, &mut state, offset, data, base, after);
             drop((state, gate));
             if taken > became {
-                self.rooms.give(taken - became);
+                self.epoch.rooms().give(taken - became);
             }
             return Ok(());
         }
@@ -174,32 +212,16 @@ impl LiveDataset {
         let end = offset + data.len() as u64;
         state.writes.note(offset, data.len() as u64);
         let sequential = state.writes.run_bytes() >= STREAM_BYTES;
-        let became = state.data.write(offset, data, sequential, &self.buffers, base) * BLOCK;
+        let became = state
+            .data
+            .write(offset, data, sequential, self.epoch.buffers(), base)
+            * BLOCK;
         state.inode.size = state.inode.size.max(end);
         after(state);
-        self.mark_inode(object, state);
-        self.add_dirty(became);
-        self.queue_ahead(object, state, offset, end);
+        self.epoch.mark_inode(object, state);
+        self.epoch.add_dirty(became);
+        self.ahead.queue_ahead(object, state, offset, end);
         became
-    }
-
-    /// How much of these blocks is mapped and clean, bytes: writing over it makes the dataset no larger. What cannot be looked
-    /// up counts as new.
-    pub(crate) fn mapped_bytes(&self, object: &Arc<Object>, first: u64, last: u64) -> u64 {
-        let per_region = u64::from(REGION_BLOCKS);
-        let regions = first / per_region..last.div_ceil(per_region);
-        let mapped: usize = regions
-            .filter_map(|region| {
-                let mapped = self.mapped_blocks(object, region).ok()?;
-                let state = object.state.lock();
-                let blocks = mapped.iter().zip(region * per_region..);
-                let clean = blocks.filter(|(mapped, block)| {
-                    **mapped && (first..last).contains(block) && !state.data.is_dirty(*block)
-                });
-                Some(clean.count())
-            })
-            .sum();
-        mapped as u64 * BLOCK
     }
 
     /// Whether a block that is written in part must be read first: it has content below that is not at hand.
@@ -241,14 +263,14 @@ impl LiveDataset {
         if size > 0 && object.kind == FileKind::File {
             for end in self.ends_on_the_way(object, size, old)? {
                 self.set_size(object, end, &mut |_| {})?;
-                self.let_go.add_content(PORTION_BYTES);
-                self.commit_let_go()?;
+                self.epoch.pending_frees().add_content(PORTION_BYTES);
+                self.admission.commit_pending_frees()?;
             }
         }
         self.set_size(object, size, after)?;
         let gone = old.saturating_sub(size).min(mapped_bytes);
-        self.let_go.add_uncounted(gone);
-        self.let_go.add_content(gone.min(PORTION_BYTES));
+        self.epoch.pending_frees().add_uncounted(gone);
+        self.epoch.pending_frees().add_content(gone.min(PORTION_BYTES));
         Ok(())
     }
 
@@ -261,7 +283,7 @@ impl LiveDataset {
         let old = object.state.lock().inode.size;
         let cut = size < old && !size.is_multiple_of(BLOCK);
         let mut page = if cut {
-            self.read_block(object, size / BLOCK)?
+            self.reader.read_block(object, size / BLOCK)?
         } else {
             None
         };
@@ -269,15 +291,15 @@ impl LiveDataset {
             page[(size % BLOCK) as usize..].fill(0);
         }
         // Making a file shorter works on a full pool too: the block in its middle uses the reserve.
-        let taken = if page.is_some() && self.take_room(BLOCK).is_ok() {
+        let taken = if page.is_some() && self.admission.take_room(BLOCK).is_ok() {
             BLOCK
         } else {
             0
         };
-        let gate = self.enter();
+        let gate = self.epoch.enter();
         let mut state = object.state.lock();
         if state.freed {
-            self.rooms.give(taken);
+            self.epoch.rooms().give(taken);
             return Err(FsError::Stale);
         }
         if size < old {
@@ -287,20 +309,24 @@ impl LiveDataset {
                 size.div_ceil(BLOCK)
             };
             // Dropping everything first lets a kept block be counted once.
-            let gone = state.data.punch(from, u64::MAX, &self.buffers);
-            self.dropped(gone);
+            let gone = state.data.punch(from, u64::MAX, self.epoch.buffers());
+            self.epoch.dropped(gone);
             if let Some(page) = &page {
-                let became = state
-                    .data
-                    .write(size / BLOCK * BLOCK, &page[..], false, &self.buffers, |_| None);
-                self.add_dirty(became * BLOCK);
+                let became = state.data.write(
+                    size / BLOCK * BLOCK,
+                    &page[..],
+                    false,
+                    self.epoch.buffers(),
+                    |_| None,
+                );
+                self.epoch.add_dirty(became * BLOCK);
                 if taken == 0 {
                     // Nothing was taken: what the commit gives back must not exceed what is held.
-                    self.rooms.force(became * BLOCK);
+                    self.epoch.rooms().force(became * BLOCK);
                 }
             }
         } else {
-            self.rooms.give(taken);
+            self.epoch.rooms().give(taken);
         }
         if size <= old {
             release_blocks(&mut state, size.div_ceil(BLOCK), u64::MAX);
@@ -311,7 +337,7 @@ impl LiveDataset {
             state.inode.body = self.dataset.next_object();
         }
         after(&mut state);
-        self.mark_inode(object, &mut state);
+        self.epoch.mark_inode(object, &mut state);
         drop((state, gate));
         Ok(())
     }
@@ -344,27 +370,27 @@ impl LiveDataset {
                 self.zero_part(object, last * BLOCK, &zero[..(end - last * BLOCK) as usize])?;
             }
         }
-        let gate = self.enter();
+        let gate = self.epoch.enter();
         let mut state = object.state.lock();
         if state.freed {
             return Err(FsError::Stale);
         }
         if first < last {
-            let gone = state.data.punch(first, last, &self.buffers);
-            self.dropped(gone);
+            let gone = state.data.punch(first, last, self.epoch.buffers());
+            self.epoch.dropped(gone);
         }
         if !stays_preallocated {
             // What lies behind the end of the file too, as far as it was asked for.
             release_blocks(&mut state, offset.div_ceil(BLOCK), (offset + length) / BLOCK);
         }
         after(&mut state);
-        self.mark_inode(object, &mut state);
+        self.epoch.mark_inode(object, &mut state);
         drop((state, gate));
         Ok(())
     }
 
     fn zero_part(&self, object: &Arc<Object>, offset: u64, zero: &[u8]) -> Result<(), FsError> {
-        if self.read_block(object, offset / BLOCK)?.is_none() {
+        if self.reader.read_block(object, offset / BLOCK)?.is_none() {
             return Ok(());
         }
         self.write_piece(object, offset, zero, &mut |_| {})

@@ -7,123 +7,20 @@
 //! for the few pieces that are on their way. A failure changes nothing: the pages stay dirty, and the commit reports it.
 //! Large writes of a stream that consist of whole chunks never become pages (`write_through.rs`).
 
-use std::{
-    borrow::Cow,
-    collections::VecDeque,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Instant,
-};
-
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, Flow, Written};
-
 use crate::{
-    commit::{ANSWERS_LOOK, Part, Run, STREAM_BYTES, flow, joined, runs},
-    live::LiveDataset,
-    objects::{Buffer, Layer, Object, SLOT_BLOCKS, Slot, State},
-    posix::FsError,
+    commit::{ChunkWriter, Part, Run, STREAM_BYTES, flow, joined, runs},
+    live::{DatasetState, DirtyEpoch, Stored},
+    objects::{Buffer, Object, SLOT_BLOCKS, Slot, State},
     settings::Durability,
 };
+use std::{borrow::Cow, sync::Arc};
+
+use terrace_store::{CHUNK_BYTES_MAX, Flow};
 
 /// Slots that the flusher writes at once, and a stream that helps: what a freeze waits for at most.
 const SLOTS_AT_ONCE: usize = 32;
 const SLOTS_HELPED: usize = 8;
-/// Slots that may wait before the stream itself has to help: what a commit finds left to do at most.
-const SLOTS_WAITING_MAX: usize = 128;
-/// What a chunk that was written ahead takes in RAM until its commit, about: record, hash and guard.
-const CHUNK_MEMORY_BYTES: u64 = 1024;
 const SLOT_BYTES: u64 = CHUNK_BYTES_MAX as u64;
-
-/// What all datasets have waiting and written ahead, kept by differences: the flusher asks all the time.
-#[derive(Debug, Default)]
-pub struct AheadTotals {
-    /// Slots that wait.
-    slots: AtomicUsize,
-    /// Written ahead since the last freeze of their dataset.
-    bytes: AtomicU64,
-}
-
-impl AheadTotals {
-    /// Whether anything waits to be written ahead.
-    pub(crate) fn any_waits(&self) -> bool {
-        self.slots.load(Relaxed) > 0
-    }
-
-    /// Bytes that were written ahead and wait for a commit.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
-    }
-}
-
-/// What waits to be written ahead. A total is added to before its part, and taken from after it: it is never too low.
-pub(crate) struct Ahead {
-    queue: Mutex<VecDeque<(Arc<Object>, u64)>>,
-    /// Held in common by those who write.
-    writing: RwLock<()>,
-    bytes: AtomicU64,
-    totals: Arc<AheadTotals>,
-}
-
-/// Runs of blocks: the first, how many, and the chunk that holds them; without one they are zero.
-pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
-
-/// Nothing is written ahead as long as it lives.
-pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;
-
-impl Ahead {
-    /// Of one dataset of those that have these totals.
-    pub(crate) fn new(totals: Arc<AheadTotals>) -> Self {
-        Self {
-            queue: Mutex::default(),
-            writing: RwLock::default(),
-            bytes: AtomicU64::default(),
-            totals,
-        }
-    }
-
-    fn push(&self, object: Arc<Object>, slot: u64) {
-        self.totals.slots.fetch_add(1, Relaxed);
-        self.queue.lock().push_back((object, slot));
-    }
-
-    fn pop(&self) -> Option<(Arc<Object>, u64)> {
-        let next = self.queue.lock().pop_front()?;
-        self.totals.slots.fetch_sub(1, Relaxed);
-        Some(next)
-    }
-
-    fn add(&self, bytes: u64) {
-        self.totals.bytes.fetch_add(bytes, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Forgets what waits: it is about to be frozen.
-    pub(crate) fn clear(&self) {
-        let slots = std::mem::take(&mut *self.queue.lock()).len();
-        self.totals.slots.fetch_sub(slots, Relaxed);
-        self.totals.bytes.fetch_sub(self.bytes.swap(0, Relaxed), Relaxed);
-    }
-
-    /// Whether so much waits that streams must help.
-    pub(crate) fn is_long(&self) -> bool {
-        self.queue.lock().len() > SLOTS_WAITING_MAX
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-/// What the chunks that a layer holds take in RAM, bytes.
-pub(crate) fn ahead_memory_bytes(layer: &Layer) -> u64 {
-    layer.ahead().len() as u64 * CHUNK_MEMORY_BYTES
-}
 
 /// A slot on its way.
 struct Candidate {
@@ -135,21 +32,24 @@ struct Candidate {
     plain: bool,
 }
 
-impl LiveDataset {
-    /// Waits for writes ahead that are under way; an error if they may be blocked by a silent device.
-    pub(crate) fn stand_still(&self) -> Result<StoodStill<'_>, FsError> {
-        let since = Instant::now();
-        loop {
-            match self.ahead.writing.try_write_for(ANSWERS_LOOK) {
-                Some(still) => return Ok(still),
-                None => self.dataset.store().check_answers(since)?,
-            }
-        }
-    }
+/// See the module.
+pub(crate) struct WriteAhead {
+    dataset: Arc<DatasetState>,
+    epoch: Arc<DirtyEpoch>,
+    chunks: Arc<ChunkWriter>,
+}
 
-    /// What a commit would write or has written already, bytes.
-    pub(crate) fn uncommitted_bytes(&self) -> u64 {
-        self.dirty_bytes.load(Relaxed) + self.ahead.bytes.load(Relaxed)
+impl WriteAhead {
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        epoch: &Arc<DirtyEpoch>,
+        chunks: &Arc<ChunkWriter>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            epoch: epoch.clone(),
+            chunks: chunks.clone(),
+        })
     }
 
     /// Queues the slots that a write from `offset` to `end` completed, if it belongs to a stream. The gate and the
@@ -157,7 +57,7 @@ impl LiveDataset {
     pub(crate) fn queue_ahead(&self, object: &Arc<Object>, state: &mut State, offset: u64, end: u64) {
         let run = state.writes.run_bytes();
         let enough = self.ahead_run_bytes();
-        if run < enough || self.settings().durability == Durability::Ram {
+        if run < enough || self.dataset.settings().durability == Durability::Ram {
             return;
         }
         // The write that makes it a stream brings what was written before it.
@@ -170,7 +70,7 @@ impl LiveDataset {
         // The last slot too: of two writes that share one, either may be the later.
         for number in from / SLOT_BYTES..end.div_ceil(SLOT_BYTES) {
             if state.data.queue(number) {
-                self.ahead.push(object.clone(), number);
+                self.epoch.queue().push(object.clone(), number);
             }
         }
     }
@@ -193,12 +93,12 @@ impl LiveDataset {
     }
 
     fn write_slots_ahead(&self, most: usize) -> bool {
-        let _writing = self.ahead.writing.read();
+        let _writing = self.epoch.queue().write();
         let candidates = self.take_candidates(most);
         if candidates.is_empty() || self.dataset.is_gone() {
             return false;
         }
-        let settings = self.settings();
+        let settings = self.dataset.settings();
         let slots: Vec<Slot> = candidates
             .iter()
             .map(|candidate| Slot::complete(candidate.content.clone()))
@@ -225,7 +125,7 @@ impl LiveDataset {
             }
         }
         let checkpoint = self.dataset.current_checkpoint();
-        let written = match self.store_parts(&settings, checkpoint, &parts) {
+        let written = match self.chunks.store_parts(&settings, checkpoint, &parts) {
             Ok(written) => written,
             Err(error) => {
                 tracing::debug!(%error, "data could not be written ahead of its commit");
@@ -249,7 +149,7 @@ impl LiveDataset {
     fn take_candidates(&self, most: usize) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         while candidates.len() < most {
-            let Some((object, number)) = self.ahead.pop() else {
+            let Some((object, number)) = self.epoch.queue().pop() else {
                 break;
             };
             let mut state = object.state.lock();
@@ -285,54 +185,10 @@ impl LiveDataset {
         let mut state = object.state.lock();
         if !state.freed && state.data.is_unchanged(number, &content) {
             let first = number * SLOT_BLOCKS;
-            self.put_ahead(&mut state, first..first + SLOT_BLOCKS, stored);
+            self.epoch
+                .put_ahead(&mut state, first..first + SLOT_BLOCKS, stored);
         }
         drop(state);
-        self.buffers.give(content);
-    }
-
-    /// Puts the chunks of a range of blocks, for which room was taken, into the layer; how many dirty blocks gave way.
-    pub(crate) fn put_ahead(&self, state: &mut State, blocks: Range<u64>, stored: Stored) -> u64 {
-        let bytes = (blocks.end - blocks.start) * BLOCK_BYTES as u64;
-        let held = ahead_memory_bytes(&state.data);
-        let gone = state
-            .data
-            .written_ahead(blocks.start, blocks.end, stored, &self.buffers);
-        let more = ahead_memory_bytes(&state.data) - held;
-        self.add_dirty(more);
-        self.sub_dirty(gone * BLOCK_BYTES as u64);
-        self.rooms.written_ahead(bytes);
-        self.ahead.add(bytes);
-        gone
-    }
-
-    /// A layer is dropped before it was frozen: what was written ahead for it counts no more.
-    pub(crate) fn dropped_ahead(&self, layer: &Layer) {
-        let bytes = layer.ahead_blocks() * BLOCK_BYTES as u64;
-        if bytes > 0 {
-            self.rooms.spend(bytes, bytes);
-            self.sub_dirty(ahead_memory_bytes(layer));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_totals_are_those_of_all_datasets_that_there_are() {
-        let totals = Arc::new(AheadTotals::default());
-        let [one, other] = [(); 2].map(|()| Ahead::new(totals.clone()));
-        one.add(100);
-        other.add(20);
-        other.add(3);
-        assert_eq!(totals.bytes(), 123);
-        one.clear();
-        assert_eq!(totals.bytes(), 23);
-        one.add(1);
-        drop(other);
-        assert_eq!(totals.bytes(), 1);
-        assert!(!totals.any_waits());
+        self.epoch.buffers().give(content);
     }
 }

@@ -10,6 +10,15 @@
 //! them. The content is stored under no lock, and takes its place in the layer at one moment, with what becomes pages, like
 //! that of any other write; room for all of it was taken before. What cannot be written so is written as pages, which says why.
 
+use super::{admission::Admission, write_ahead::WriteAhead};
+use crate::{
+    commit::{ChunkWriter, Part, Run, STREAM_BYTES, blocks_of, joined, runs_of_data},
+    live::{DatasetState, DirtyEpoch, Stored},
+    objects::{Object, State},
+    posix::FsError,
+    reading::Extents,
+    settings::Durability,
+};
 use std::{
     borrow::Cow,
     ops::Range,
@@ -20,15 +29,6 @@ use std::{
 };
 
 use terrace_store::BLOCK_BYTES;
-
-use super::write_ahead::Stored;
-use crate::{
-    commit::{Part, Run, STREAM_BYTES, blocks_of, joined, runs_of_data},
-    live::LiveDataset,
-    objects::{Object, State},
-    posix::FsError,
-    settings::Durability,
-};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Smaller writes cost the store more, one by one, than the copy.
@@ -41,7 +41,7 @@ const QUEUE_WRITES: usize = 16;
 
 /// Who may be writing through, to find out whether anybody is beside him.
 #[derive(Default)]
-pub(crate) struct Large {
+struct Large {
     under_way: AtomicUsize,
     /// Writes until a queue is over: of several at a time each is now and then alone for a moment.
     queued: AtomicUsize,
@@ -76,7 +76,7 @@ impl Drop for LargeWrite<'_> {
 /// Content that is stored, on its way into the layer; the room that was taken for the whole write comes back when this is
 /// dropped.
 pub(crate) struct Through<'a> {
-    live: &'a LiveDataset,
+    epoch: &'a DirtyEpoch,
     room_bytes: u64,
     /// Which bytes of the write are stored.
     inner: Range<usize>,
@@ -85,11 +85,42 @@ pub(crate) struct Through<'a> {
 
 impl Drop for Through<'_> {
     fn drop(&mut self) {
-        self.live.rooms.give(self.room_bytes);
+        self.epoch.rooms().give(self.room_bytes);
     }
 }
 
-impl LiveDataset {
+/// See the module.
+pub(crate) struct WriteThrough {
+    dataset: Arc<DatasetState>,
+    epoch: Arc<DirtyEpoch>,
+    chunks: Arc<ChunkWriter>,
+    admission: Arc<Admission>,
+    ahead: Arc<WriteAhead>,
+    extents: Arc<Extents>,
+    /// Who may be writing through.
+    large: Large,
+}
+
+impl WriteThrough {
+    pub(crate) fn new(
+        dataset: &Arc<DatasetState>,
+        epoch: &Arc<DirtyEpoch>,
+        chunks: &Arc<ChunkWriter>,
+        admission: &Arc<Admission>,
+        ahead: &Arc<WriteAhead>,
+        extents: &Arc<Extents>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            dataset: dataset.clone(),
+            epoch: epoch.clone(),
+            chunks: chunks.clone(),
+            admission: admission.clone(),
+            ahead: ahead.clone(),
+            extents: extents.clone(),
+            large: Large::default(),
+        })
+    }
+
     /// Stores what is to be written, if it suits; no lock is held.
     pub(crate) fn store_through(
         &self,
@@ -97,7 +128,7 @@ impl LiveDataset {
         offset: u64,
         data: &[u8],
     ) -> Result<Option<Through<'_>>, FsError> {
-        let settings = self.settings();
+        let settings = self.dataset.settings();
         let suits = data.len() <= BYTES_MAX
             && offset.is_multiple_of(BLOCK)
             && data.len().is_multiple_of(BLOCK_BYTES)
@@ -118,17 +149,18 @@ impl LiveDataset {
             let is_whole = inner.len() == data.len();
             (writes, is_whole && state.data.is_untouched(first, last))
         };
-        if writes.run_bytes() < self.ahead_run_bytes() && !is_new {
+        if writes.run_bytes() < self.ahead.ahead_run_bytes() && !is_new {
             return Ok(None);
         }
         let flow = match writes.run_bytes() >= STREAM_BYTES {
             true => terrace_store::Flow::Sequential,
             false => terrace_store::Flow::Random,
         };
-        let mut over = || self.mapped_bytes(object, first, last);
-        self.take_room_over(data.len() as u64, &mut over, &|| false)?;
+        let mut over = || self.extents.mapped_bytes(object, first, last);
+        self.admission
+            .take_room_over(data.len() as u64, &mut over, &|| false)?;
         let mut through = Through {
-            live: self,
+            epoch: &self.epoch,
             room_bytes: data.len() as u64,
             inner: inner.clone(),
             stored: Vec::new(),
@@ -157,7 +189,7 @@ impl LiveDataset {
             through.stored.push((block, run.count, None));
         }
         let checkpoint = self.dataset.current_checkpoint();
-        let mut written = match self.store_parts(&settings, checkpoint, &parts) {
+        let mut written = match self.chunks.store_parts(&settings, checkpoint, &parts) {
             Ok(written) => written.into_iter().zip(&parts).peekable(),
             Err(error) => {
                 tracing::debug!(%error, "a stream could not be written through");
@@ -182,7 +214,7 @@ impl LiveDataset {
         mut through: Through<'_>,
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
-        let gate = self.enter();
+        let gate = self.epoch.enter();
         let mut state = object.state.lock();
         if state.freed {
             return Err(FsError::Stale);
@@ -195,15 +227,17 @@ impl LiveDataset {
             let from = offset + part.start as u64;
             let became = state
                 .data
-                .write(from, &data[part.clone()], false, &self.buffers, |_| None);
-            self.add_dirty(became * BLOCK);
+                .write(from, &data[part.clone()], false, self.epoch.buffers(), |_| None);
+            self.epoch.add_dirty(became * BLOCK);
             was_dirty += part.len() as u64 - became * BLOCK;
         }
         let blocks = (offset + inner.start as u64) / BLOCK..(offset + inner.end as u64) / BLOCK;
-        let gone = self.put_ahead(&mut state, blocks, std::mem::take(&mut through.stored));
+        let gone = self
+            .epoch
+            .put_ahead(&mut state, blocks, std::mem::take(&mut through.stored));
         state.inode.size = state.inode.size.max(end);
         after(&mut state);
-        self.mark_inode(object, &mut state);
+        self.epoch.mark_inode(object, &mut state);
         through.room_bytes = gone * BLOCK + was_dirty;
         drop((state, gate));
         Ok(())

@@ -6,10 +6,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use terrace_store::{Store, StoreError};
 
-use super::{CheckReport, Place, for_each, object_of};
-use crate::{
-    quota::Preallocated,
-    records::{Counters, InodeRecord, damaged, decode_region, keys, split_value},
+use super::{CheckReport, Place, object_of};
+use crate::records::{
+    Counters, InodeRecord, Preallocated, damaged, decode_region, for_each, keys, split_value,
 };
 
 /// Compares each file's record with its regions, and sums them up for `check_counters`.

@@ -8,17 +8,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use terrace_cache::Admitted;
+use super::dirty_epoch::DirtyEpoch;
+use crate::objects::State;
 
-use crate::{
-    live::{LiveDataset, METADATA_BYTES},
-    objects::State,
-    posix::FsError,
-    settings::Durability,
-};
-
+/// Room that a change of metadata takes until it is committed, bytes.
+pub(crate) const METADATA_BYTES: u64 = 512;
 /// What a change of metadata takes in RAM until it is committed, as a multiple of its room: the object, its name, the records.
-const MEMORY_FACTOR: u64 = 3;
+pub(crate) const MEMORY_FACTOR: u64 = 3;
 /// What the last release of a removed object takes.
 const RELEASE_BYTES: u64 = METADATA_BYTES * MEMORY_FACTOR;
 
@@ -33,31 +29,7 @@ pub(crate) struct Metadata {
     owed_bytes: AtomicU64,
 }
 
-impl LiveDataset {
-    /// Lets changes of metadata in for which room of so many bytes is to be taken: where the next commit would take too much, or
-    /// memory is short, after a commit. They count from when they are [counted](Self::count_metadata). No gate, state or commit
-    /// lock is held.
-    pub(crate) fn admit_metadata(&self, room_bytes: u64) -> Result<Admitted<'_>, FsError> {
-        let bytes = room_bytes * MEMORY_FACTOR;
-        let most = self.dataset.environment().budget.metadata_most_bytes();
-        // What is kept in RAM on purpose is bounded by the dirty share.
-        if self.unfrozen_metadata_bytes() + bytes > most && self.settings().durability != Durability::Ram {
-            self.commit()?;
-        }
-        self.admit(bytes)
-    }
-
-    /// The same for what must work on a full pool.
-    pub(crate) fn admit_metadata_always(&self, room_bytes: u64) -> Result<Admitted<'_>, FsError> {
-        match self.admit_metadata(room_bytes) {
-            Err(FsError::NoSpace) => {
-                let bytes = room_bytes * MEMORY_FACTOR;
-                Ok(self.dataset.environment().admit_always(bytes))
-            }
-            other => other,
-        }
-    }
-
+impl DirtyEpoch {
     /// Room of so many bytes was taken for changes of metadata: they are dirty from now on.
     pub(crate) fn count_metadata(&self, room_bytes: u64) {
         let bytes = room_bytes * MEMORY_FACTOR;
@@ -74,7 +46,7 @@ impl LiveDataset {
     }
 
     /// A commit takes all of them: their room and their memory, bytes. The gate is held exclusively.
-    pub(crate) fn freeze_metadata(&self) -> (u64, u64) {
+    pub(super) fn freeze_metadata(&self) -> (u64, u64) {
         let room_bytes = self.metadata.room_bytes.swap(0, Relaxed);
         let bytes = room_bytes * MEMORY_FACTOR + self.metadata.released_bytes.swap(0, Relaxed);
         self.dataset.environment().budget.metadata_frozen(bytes);
@@ -116,7 +88,7 @@ impl LiveDataset {
     }
 
     /// The dataset is closed: what was never committed, or released, no longer counts.
-    pub(crate) fn drop_metadata(&self) {
+    pub(super) fn drop_metadata(&self) {
         let budget = &self.dataset.environment().budget;
         budget.metadata_frozen(self.unfrozen_metadata_bytes());
         budget.paid(self.metadata.owed_bytes.load(Relaxed));

@@ -16,13 +16,18 @@ use parking_lot::Mutex;
 
 /// Entries that a cache looks at when its turn comes.
 const TRIES: usize = 8;
+
 /// The same where all is looked at; rounds after which that ends if none of them brought anything: the first finds what was used.
 const TRIES_OF_ALL: usize = 256;
+
 const ROUNDS_IN_VAIN: u32 = 2;
+
 /// By this part of the limit more than that is much more.
 const MUCH_PART: u64 = 8;
+
 /// Caches with something in them whose turn it is at once, and those that are looked at for that.
 const TURNS: usize = 4;
+
 const LOOKS: usize = 64;
 
 /// A cache that counts what it keeps in a share.

@@ -14,11 +14,13 @@ use std::{iter, ops::Range};
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
-use crate::records::{REGION_BLOCKS, RegionRecord};
+use super::region::{REGION_BLOCKS, RegionRecord};
 
 /// Ranges of a file at most: they lie in its inode.
 pub const RANGES_MAX: usize = 256;
+
 const PER_REGION: u64 = REGION_BLOCKS as u64;
+
 /// Blocks of the largest file: no range ends behind it.
 const BLOCKS_MAX: u64 = 1 << 40;
 
@@ -254,6 +256,22 @@ impl PreallocatedChange {
             self.mapped_blocks += sign * of.mapped_blocks as i64;
             self.own_blocks += sign * of.own_blocks_since(newest_snapshot) as i64;
         }
+    }
+}
+
+/// What is promised before a commit counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Promised {
+    /// Blocks that are set aside.
+    pub(crate) blocks: u64,
+    /// Of these, blocks that quotas count already.
+    pub(crate) mapped_blocks: u64,
+}
+
+impl Promised {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.blocks += more.blocks;
+        self.mapped_blocks += more.mapped_blocks;
     }
 }
 

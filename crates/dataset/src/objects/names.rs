@@ -1,6 +1,6 @@
 //! `Names`: what the names take that a dataset's directories keep in RAM.
 //!
-//! Invariants: every name in a directory's [`Entries`](crate::objects::Entries) counts here as long as it is there, and with it in
+//! Invariants: every name in a directory's [`Entries`](super::directory_cache::Entries) counts here as long as it is there, and with it in
 //! the [share](CacheShare) of all datasets; names that changed and are not committed stay. A directory forgets all of its clean names
 //! at once, since it then no longer knows all of them; so the names of a dataset go together, and only where they are worth the look
 //! at all its objects.
@@ -10,16 +10,19 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::{
-    memory::cache_share::{CacheShare, Evicts},
-    objects::{ClockMap, Object},
+use super::{
+    cache_share::{CacheShare, Evicts},
+    clock_cache::ClockMap,
+    object::Object,
 };
 
 /// What a name takes besides itself: its place in the tree at the usual filling, and its allocation.
 const NAME_BYTES: u64 = 144;
+
 /// Part of the share that the names of one dataset have in any case, unless nothing else makes room: a directory of which all names
 /// are known need not be looked into for each new one.
 const KEPT_PART: u64 = 4;
+
 /// So many bytes of names are worth a look at a dataset's objects, for each of these.
 const WORTH_PER_OBJECT_BYTES: u64 = 32;
 

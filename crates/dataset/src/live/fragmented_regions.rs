@@ -18,6 +18,7 @@ use terrace_codec::{Reader, Writer};
 
 /// Regions that are noticed at most: 16 GiB of content.
 const FRAGMENTS_MAX: usize = 16_384;
+
 /// Of a record: what an object has beyond it is in RAM only.
 const RECORD_BYTES_MAX: usize = 64 << 10;
 
