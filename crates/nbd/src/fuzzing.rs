@@ -17,10 +17,10 @@ use rustix::net::{SendFlags, send};
 use terrace_dataset::{BlockDevice, BlockStatus, FsError};
 
 use crate::{
-    connection::{Exports, Outcome, Resources, Security, Stream, Terms, greet, negotiate, plain, transmit},
+    connection::{Exports, Outcome, Resources, Security, Stream, greet, negotiate, plain, transmit},
     wire::{
         CMD_DISCONNECT, CMD_READ, EXTENDED_REPLY_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX,
-        REPLY_FLAG_DONE, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+        REPLY_FLAG_DONE, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, Terms,
     },
 };
 

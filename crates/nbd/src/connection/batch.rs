@@ -10,13 +10,13 @@ use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
 
 use terrace_dataset::{BlockDevice, BlockRead, FsError};
 
-use super::{
-    channel::Outgoing,
-    stream::{Terms, write_all_parts},
-};
+use super::channel::Outgoing;
 use crate::{
     buffers::SMALL_BYTES,
-    wire::{CMD_FLAG_DF, CMD_FLAG_PAYLOAD_LEN, CMD_READ, CMD_WRITE, Request, WireError, reply},
+    wire::{
+        CMD_FLAG_DF, CMD_FLAG_PAYLOAD_LEN, CMD_READ, CMD_WRITE, Request, Terms, WireError, reply,
+        write_all_parts,
+    },
 };
 
 /// Most data of one batch: what any request may have, however many clients there are.

@@ -14,5 +14,5 @@ pub(crate) use channel::Dialogue;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use channel::plain;
 pub(crate) use negotiation::{Exports, Outcome, Security, greet, negotiate};
-pub(crate) use stream::{Stream, Terms, write_parts};
+pub(crate) use stream::Stream;
 pub(crate) use transmission::{Resources, transmit};

@@ -13,7 +13,6 @@ use std::{
 
 use terrace_dataset::BlockDevice;
 
-use super::stream::Terms;
 use crate::wire::{
     ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, EXPORT_CAN_MULTI_CONN, EXPORT_HAS_FLAGS, EXPORT_READ_ONLY,
     EXPORT_SEND_CACHE, EXPORT_SEND_DF, EXPORT_SEND_FAST_ZERO, EXPORT_SEND_FLUSH, EXPORT_SEND_FUA,
@@ -22,7 +21,7 @@ use crate::wire::{
     OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS,
     OPT_STRUCTURED_REPLY, OPTION_BYTES_MAX, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX, REP_ACK,
     REP_ERR_INVALID, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
-    REP_META_CONTEXT, REP_SERVER,
+    REP_META_CONTEXT, REP_SERVER, Terms,
 };
 
 /// Most options on one connection; a client that has not chosen an export by then is let go.
@@ -134,31 +133,9 @@ pub fn negotiate(
             _ if security == Security::TlsWanted => {
                 reply(stream, option, REP_ERR_TLS_REQD, b"begin TLS first")?;
             }
-            OPT_EXPORT_NAME => {
-                let name = std::str::from_utf8(&data).ok();
-                let Some((name, export)) = name.and_then(|name| exports.choose(name)) else {
-                    return Ok(Outcome::Closed);
-                };
-                terms.allocation_of.take_if(|of| *of != name);
-                let mut answer = Vec::with_capacity(134);
-                answer.extend(export.size_bytes().to_be_bytes());
-                answer.extend(transmission_flags(&*export, &terms).to_be_bytes());
-                if !no_zeroes {
-                    answer.resize(134, 0);
-                }
-                stream.write_all(&answer)?;
-                return Ok(Outcome::Transmit(export, terms));
-            }
+            OPT_EXPORT_NAME => return choose(stream, &data, exports, no_zeroes, terms),
             OPT_LIST if !data.is_empty() => reply(stream, option, REP_ERR_INVALID, b"LIST takes no data")?,
-            OPT_LIST => {
-                for name in exports.names() {
-                    let mut entry = Vec::with_capacity(4 + name.len());
-                    entry.extend((name.len() as u32).to_be_bytes());
-                    entry.extend(name.as_bytes());
-                    reply(stream, option, REP_SERVER, &entry)?;
-                }
-                reply(stream, option, REP_ACK, b"")?;
-            }
+            OPT_LIST => list(stream, exports)?,
             OPT_INFO | OPT_GO => {
                 if let Some((name, export)) = information(stream, option, &data, exports, &terms)?
                     && option == OPT_GO
@@ -196,6 +173,40 @@ pub fn negotiate(
         }
     }
     Ok(Outcome::Closed)
+}
+
+/// Answers EXPORT_NAME: there is no way back from it.
+fn choose(
+    stream: &mut impl Write,
+    name: &[u8],
+    exports: &dyn Exports,
+    no_zeroes: bool,
+    mut terms: Terms,
+) -> io::Result<Outcome> {
+    let name = std::str::from_utf8(name).ok();
+    let Some((name, export)) = name.and_then(|name| exports.choose(name)) else {
+        return Ok(Outcome::Closed);
+    };
+    terms.allocation_of.take_if(|of| *of != name);
+    let mut answer = Vec::with_capacity(134);
+    answer.extend(export.size_bytes().to_be_bytes());
+    answer.extend(transmission_flags(&*export, &terms).to_be_bytes());
+    if !no_zeroes {
+        answer.resize(134, 0);
+    }
+    stream.write_all(&answer)?;
+    Ok(Outcome::Transmit(export, terms))
+}
+
+/// Answers LIST.
+fn list(stream: &mut impl Write, exports: &dyn Exports) -> io::Result<()> {
+    for name in exports.names() {
+        let mut entry = Vec::with_capacity(4 + name.len());
+        entry.extend((name.len() as u32).to_be_bytes());
+        entry.extend(name.as_bytes());
+        reply(stream, OPT_LIST, REP_SERVER, &entry)?;
+    }
+    reply(stream, OPT_LIST, REP_ACK, b"")
 }
 
 /// Answers INFO or GO; the export if the answer was good.

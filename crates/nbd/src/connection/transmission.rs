@@ -30,15 +30,14 @@ use terrace_device::ServedRequest;
 use super::{
     batch::Batch,
     channel::{Incoming, Outgoing},
-    stream::Terms,
     turns::{Turn, Turns},
 };
 use crate::{
     buffers::Buffers,
     wire::{
         CMD_CACHE, CMD_DISCONNECT, CMD_FLAG_DF, CMD_FLAG_FUA, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ,
-        CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Refusal, Request, WireError,
-        command_name, refusal, reply, words,
+        CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, PAYLOAD_BYTES_MAX, PIECE_BYTES, Refusal, Request, Terms,
+        WireError, command_name, refusal, reply, words,
     },
 };
 

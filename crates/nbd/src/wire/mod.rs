@@ -3,6 +3,7 @@
 mod protocol;
 mod refusal;
 pub(crate) mod reply;
+mod terms;
 
 #[cfg(test)]
 pub(crate) use protocol::CMD_BLOCK_STATUS;
@@ -31,3 +32,5 @@ pub(crate) use protocol::{
     REP_SERVER, Request, WireError, command_name,
 };
 pub(crate) use refusal::{Refusal, refusal, words};
+pub(crate) use reply::{write_all_parts, write_parts};
+pub(crate) use terms::Terms;

@@ -4,12 +4,14 @@
 
 use terrace_dataset::{BlockDevice, FsError};
 
-use super::protocol::{
-    CMD_BLOCK_STATUS, CMD_CACHE, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE,
-    CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES,
-    PAYLOAD_BYTES_MAX, Request, WireError,
+use super::{
+    protocol::{
+        CMD_BLOCK_STATUS, CMD_CACHE, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE,
+        CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES,
+        PAYLOAD_BYTES_MAX, Request, WireError,
+    },
+    terms::Terms,
 };
-use crate::connection::Terms;
 
 /// Why a request is not done, for the client.
 pub type Refusal = (WireError, String);

@@ -3,16 +3,18 @@
 //! Invariant: one call makes one whole reply, of which the only chunk carries DONE; except [`part`] of a read, of which
 //! the caller makes several.
 
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 
 use terrace_dataset::BlockStatus;
 
-use super::protocol::{
-    ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, REPLY_BLOCK_STATUS, REPLY_BLOCK_STATUS_EXTENDED,
-    REPLY_ERROR, REPLY_FLAG_DONE, REPLY_NONE, REPLY_OFFSET_DATA, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE,
-    STATE_ZERO, STRUCTURED_REPLY_MAGIC, WireError,
+use super::{
+    protocol::{
+        ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, REPLY_BLOCK_STATUS, REPLY_BLOCK_STATUS_EXTENDED,
+        REPLY_ERROR, REPLY_FLAG_DONE, REPLY_NONE, REPLY_OFFSET_DATA, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE,
+        STATE_ZERO, STRUCTURED_REPLY_MAGIC, WireError,
+    },
+    terms::Terms,
 };
-use crate::connection::{Terms, write_parts};
 
 /// Answers "done", with no content.
 pub fn done(stream: &mut impl Write, terms: &Terms, request: &Request) -> io::Result<()> {
@@ -166,4 +168,24 @@ fn chunk_header(
     }
     header.extend(front);
     header
+}
+
+/// Writes header and payload in as few calls as the socket allows.
+pub fn write_parts(stream: &mut impl Write, header: &[u8], payload: &[u8]) -> io::Result<()> {
+    write_all_parts(stream, &mut [IoSlice::new(header), IoSlice::new(payload)])
+}
+
+/// The same with any number of parts, one behind the other.
+pub fn write_all_parts(stream: &mut impl Write, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    let mut left: &mut [IoSlice<'_>] = parts;
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match stream.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut left, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
