@@ -5,11 +5,10 @@
 //! segments in which the log goes on, so that there is no index of segments to be kept; an entry is accepted at
 //! replay only in the place and the order in which it was written.
 
-mod behind;
+mod abandoned_tail;
+mod appending;
 mod entry;
 mod error;
-mod given_up;
-mod log;
 mod position;
 mod scan;
 
@@ -19,10 +18,9 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use behind::Behind;
+pub use abandoned_tail::erase_given_up;
+pub use appending::{Appended, Behind, Log};
 pub use entry::{Copies, EntryHeader, HEADER_BYTES};
 pub use error::LogError;
-pub use given_up::erase_given_up;
-pub use log::{Appended, Log};
 pub use position::LogPosition;
 pub use scan::{EndWithout, Scanned, Scanner};

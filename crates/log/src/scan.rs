@@ -16,7 +16,7 @@ use std::{
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, SegmentId};
 
-use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, log::SPLIT_BYTES};
+use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, appending::SPLIT_BYTES};
 
 const BLOCK: usize = 4096;
 /// How far behind the tail the scanner looks for proof of damage.
@@ -520,12 +520,12 @@ impl Scanner {
         let segment_bytes = self.pool.segment_bytes() as usize;
         let mut end = self.end_in(tail.segment).or(self.end_in(tail.next));
         let mut block = AlignedBuffer::with_capacity(LOOK_AHEAD_BYTES);
-        let mut given_up = self.returned.clone();
-        given_up.retain(|device| self.lacks_the_last(*device));
+        let mut abandoned = self.returned.clone();
+        abandoned.retain(|device| self.lacks_the_last(*device));
         for (copies, from) in [(tail.segment, tail.offset as usize), (tail.next, 0)] {
             for segment in copies.iter() {
                 let length = segment_bytes.saturating_sub(from).min(LOOK_AHEAD_BYTES);
-                if length == 0 || given_up.contains(&segment.device) {
+                if length == 0 || abandoned.contains(&segment.device) {
                     continue;
                 }
                 match self.pool.read(segment, from as u64, block.reuse(length)) {

@@ -12,6 +12,7 @@ mod entries;
 mod error;
 mod options;
 mod runs;
+mod state;
 mod storage;
 mod table;
 mod tree;
@@ -23,10 +24,11 @@ pub mod fuzzing;
 #[cfg(test)]
 mod hostile_bytes;
 
-pub use entries::{Key, Operation, Value, decode_count, encode_count};
+pub use entries::{KEY_BYTES_MAX, Key, Operation, VALUE_BYTES_MAX, Value, decode_count, encode_count};
 pub use error::MetaError;
 pub use options::{Options, Progress, Usage};
+pub use state::{Applier, Reader};
 pub use storage::{Extent, ExtentCounters, ExtentError, ExtentRead, ExtentStorage, MemoryExtents};
 pub use table::{PREFACE_BYTES, Preface, UnreadableExtent};
-pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};
-pub use upkeep::{LoggedChange, Salvage, VerifyCursor, VerifyReport};
+pub use tree::Tree;
+pub use upkeep::{LoggedChange, Salvage, Upkeep, VerifyCursor, VerifyReport};

@@ -15,7 +15,7 @@ use std::fmt;
 use terrace_device::{Claim, Device, DeviceError};
 
 use self::ends::Ends;
-use crate::{PoolState, labels::LabelCopies};
+use crate::ondisk::{LabelCopies, PoolState};
 
 /// What a device holds, in words that go on after "holds".
 #[derive(Debug, Clone, PartialEq, Eq)]

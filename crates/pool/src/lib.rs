@@ -11,6 +11,7 @@ mod labels;
 mod lifecycle;
 mod ondisk;
 mod pool;
+mod roots;
 mod space;
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -20,19 +21,19 @@ pub mod fuzzing;
 mod hostile_bytes;
 
 pub use content::Content;
-pub use devices::{CounterValues, DeviceInfo, DeviceState};
+pub use devices::{CounterValues, DeviceInfo, DeviceState, Parallelism, SegmentRead, SegmentWrite};
 pub use error::PoolError;
-pub use labels::{FrontDamage, Presence, mark_destroyed};
+pub use labels::{FrontDamage, mark_destroyed};
 pub use lifecycle::{
     CreateOptions, DeviceAdd, FoundDevice, FoundPool, OpenOptions, check_device_size, is_pool_member, scan,
 };
 pub use ondisk::{
     COPIES_MAX, DEFAULT_SEGMENT_BYTES, DEVICE_BYTES_MIN, HIGH_WATER_DEFAULT, LABEL_BYTES, LOW_WATER_DEFAULT,
-    Label, LabelError, Member, PROPERTIES_BYTES_MAX, PoolState, ROOT_BYTES_MAX, SEGMENT_AREA_OFFSET,
-    SegmentId, SegmentKind, SegmentRange, SegmentRead, SegmentWrite, TierSettings,
+    Label, LabelError, Landing, Member, PROPERTIES_BYTES_MAX, PoolState, Presence, ROOT_BYTES_MAX,
+    SEGMENT_AREA_OFFSET, SegmentId, SegmentKind, SegmentRange, TierSettings, landing_tier,
 };
-pub use pool::{Parallelism, Pool, TierInfo};
-pub use space::{ContentRoom, Freed, Landing, Request, TierChoice, landing_tier};
+pub use pool::Pool;
+pub use space::{ContentRoom, Freed, Request, TierChoice, TierInfo};
 
 /// The identity of a pool: 128 random bits.
 pub type PoolId = [u8; 16];

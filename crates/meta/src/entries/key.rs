@@ -8,6 +8,8 @@ use std::{borrow::Borrow, cmp::Ordering};
 
 use bytes::Bytes;
 
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = 1024;
 const INLINE_BYTES: usize = 30;
 
 /// A key that owns its bytes.

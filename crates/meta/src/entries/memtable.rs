@@ -11,10 +11,10 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use super::key::Key;
-use crate::{
-    Operation,
-    table::{GrowingFilter, filter_hash},
+use super::{
+    filter::{GrowingFilter, filter_hash},
+    key::Key,
+    operation::Operation,
 };
 
 /// Operations put in under one hold of the lock.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+/// Longest value, bytes.
+pub const VALUE_BYTES_MAX: usize = 160 * 1024;
 const INLINE_BYTES: usize = 22;
 
 /// A value that is cheap to clone.

@@ -10,7 +10,7 @@ use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{get_many::Wanted, run::Run};
+use super::{run::Run, wanted::Wanted};
 use crate::{
     ExtentRead, MetaError,
     table::{Head, Table, TableReader, find_in},

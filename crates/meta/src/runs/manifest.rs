@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Extent, KEY_BYTES_MAX, MetaError, PREFACE_BYTES,
-    table::{Released, Table, TableFacts, read_key, write_key},
+    table::{Released, TABLE_BYTES_MAX, Table, TableFacts, read_key, write_key},
 };
 
 const MAGIC: u32 = 0x3246_4d54; // "TMF2"
@@ -28,8 +28,6 @@ const INLINE_BYTES_MAX: usize = 48 << 10;
 const PIECE_BYTES: usize = 512 << 10;
 /// Most pieces: a gigabyte, which stands for petabytes.
 const PIECES_MAX: u64 = 2048;
-/// Longest table, bytes.
-pub(crate) const TABLE_BYTES_MAX: u32 = 256 << 20;
 
 /// A piece of a manifest in an extent of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

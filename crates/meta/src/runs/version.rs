@@ -4,13 +4,13 @@
 //! merge, keys up to the cursor are in the output alone, keys after it in the inputs alone (newest first); inputs keep
 //! the table that the cursor stands in until it is consumed. A version never changes; a step makes a new one.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
-use super::run::Run;
+use super::{run::Run, wanted::Wanted};
 use crate::{
-    MetaError, Operation,
+    MetaError,
     table::{Table, TableReader},
 };
 
@@ -67,27 +67,14 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Looks `key`, which has this `filter_hash`, up, newest layer first; additions in `newer` are folded in.
-    pub(crate) fn get(
-        &self,
-        reader: &TableReader,
-        key: &[u8],
-        hash: u64,
-        newer: Option<Operation>,
-    ) -> Result<Option<Operation>, MetaError> {
-        let mut found = newer;
-        // True when nothing older can matter.
+    /// Looks a key up, newest layer first; additions that were found before are folded in.
+    pub(crate) fn get(&self, reader: &TableReader, wanted: &mut Wanted<'_>) -> Result<(), MetaError> {
+        let key = wanted.key();
         let mut look = |run: &Run| -> Result<bool, MetaError> {
-            let Some(older) = run.get(reader, key, hash)? else {
-                return Ok(false);
-            };
-            let folded = match found.take() {
-                Some(newer) => older.then(newer),
-                None => older,
-            };
-            let settled = !matches!(folded, Operation::Add(_));
-            found = Some(folded);
-            Ok(settled)
+            if let Some(older) = run.get(reader, key, wanted.hash)? {
+                wanted.put_under(older);
+            }
+            Ok(wanted.is_settled())
         };
         for layer in &self.layers {
             let settled = match layer {
@@ -110,7 +97,7 @@ impl Version {
                 break;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Every table, newest layer first.
@@ -128,5 +115,88 @@ impl Version {
             Layer::Merging(merge) => merge.inputs.len().max(1),
         };
         self.layers.iter().map(depth).sum()
+    }
+
+    /// Makes the layers `first..=last` the inputs of a merge.
+    pub(crate) fn begin_merge(&mut self, first: usize, last: usize) {
+        let inputs = self.layers.drain(first..=last).filter_map(|layer| match layer {
+            Layer::Settled(run) => Some(run),
+            Layer::Merging(_) => None,
+        });
+        let inputs = inputs.collect();
+        self.layers.insert(
+            first,
+            Layer::Merging(Merge {
+                inputs,
+                output: Run::default(),
+                cursor: None,
+            }),
+        );
+    }
+
+    /// Takes over what a slice of the merge at `index` made, up to the key `cursor` (`None`: the inputs are at their end). Returns
+    /// the tables that were consumed.
+    pub(crate) fn advance_merge(
+        &mut self,
+        index: usize,
+        made: &[Arc<Table>],
+        cursor: Option<&Bytes>,
+    ) -> Vec<Arc<Table>> {
+        let Some(Layer::Merging(merge)) = self.layers.get_mut(index) else {
+            return Vec::new();
+        };
+        let mut output = Vec::with_capacity(merge.output.tables.len() + made.len());
+        output.extend(merge.output.tables.iter().cloned());
+        output.extend(made.iter().cloned());
+        let output = Run::new(output);
+        let mut consumed = Vec::new();
+        for run in &mut merge.inputs {
+            let count = match cursor {
+                Some(cursor) => run.tables.partition_point(|table| *table.facts.last <= **cursor),
+                None => run.tables.len(),
+            };
+            if count > 0 {
+                consumed.extend(run.tables[..count].iter().cloned());
+                *run = Run::new(run.tables[count..].to_vec());
+            }
+        }
+        merge.output = output;
+        merge.cursor = cursor.cloned();
+        if cursor.is_none() {
+            let output = std::mem::take(&mut merge.output);
+            if output.tables.is_empty() {
+                self.layers.remove(index);
+            } else {
+                self.layers[index] = Layer::Settled(output);
+            }
+        }
+        consumed
+    }
+
+    /// Puts other tables in the place of those with the given numbers.
+    pub(crate) fn replace_tables(&mut self, fresh: &BTreeMap<u64, Arc<Table>>) {
+        let replace = |run: &mut Run| {
+            if run
+                .tables
+                .iter()
+                .any(|table| fresh.contains_key(&table.facts.number))
+            {
+                let tables = run
+                    .tables
+                    .iter()
+                    .map(|table| fresh.get(&table.facts.number).unwrap_or(table).clone());
+                *run = Run::new(tables.collect());
+            }
+        };
+        for layer in &mut self.layers {
+            match layer {
+                Layer::Settled(run) => replace(run),
+                Layer::Merging(merge) => merge
+                    .inputs
+                    .iter_mut()
+                    .chain([&mut merge.output])
+                    .for_each(replace),
+            }
+        }
     }
 }

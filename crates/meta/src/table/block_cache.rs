@@ -12,7 +12,7 @@ use quick_cache::{
 };
 use terrace_codec::NumberHasher;
 
-use super::reader::Head;
+use super::head::Head;
 
 /// What an item takes besides its content, bytes.
 const ITEM_BYTES: usize = 96;

@@ -1,8 +1,10 @@
-//! Tables: sorted, immutable files of entries, block by block, with filters and a cache.
+//! Tables: sorted, immutable extents of entries, block by block, with filters and a cache.
+//!
+//! Owns the cache of blocks and the list of what no copy gave (`TableReader`), each behind a lock of its own.
 
 mod block;
 mod block_cache;
-mod filter;
+mod head;
 mod preface;
 mod reader;
 mod unreadable;
@@ -16,10 +18,7 @@ pub(crate) use block::BlockBuilder;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use block::find;
 pub(crate) use block::{BlockCursor, Malformed};
-pub(crate) use block_cache::BlockCache;
-pub(crate) use filter::{GrowingFilter, filter_hash};
-pub(crate) use reader::{
-    Head, Released, Table, TableFacts, TableReader, find_in, malformed, read_key, write_key,
-};
-pub(crate) use unreadable::Unreadable;
+pub(crate) use head::{Head, read_key, write_key};
+pub(crate) use preface::TABLE_BYTES_MAX;
+pub(crate) use reader::{Released, Table, TableFacts, TableReader, find_in, malformed};
 pub(crate) use writer::TableWriter;

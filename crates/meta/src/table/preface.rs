@@ -11,8 +11,8 @@
 use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::runs::TABLE_BYTES_MAX;
-
+/// Longest table, bytes.
+pub(crate) const TABLE_BYTES_MAX: u32 = 256 << 20;
 /// Bytes of a preface.
 pub const PREFACE_BYTES: usize = 76;
 const MAGIC: [u8; 4] = *b"TMT2";

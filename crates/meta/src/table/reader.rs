@@ -6,31 +6,26 @@
 //! Invariants: nothing of a table is used before it matched the sum held one step nearer to the manifest; a table
 //! that was replaced gives its extent back when the last reader lets go of it.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use terrace_codec::{DecodeError, Reader, Writer};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    block::{BlockCursor, Malformed, find, shared_bytes},
+    block::{BlockCursor, Malformed, find},
     block_cache::{BlockCache, HEAD_PLACE, Item},
-    filter::Filter,
+    head::Head,
     unreadable::Unreadable,
 };
 use crate::{
-    Extent, ExtentError, ExtentRead, ExtentStorage, KEY_BYTES_MAX, MetaError, Operation, PREFACE_BYTES,
-    Preface, Value, entries::OperationRef,
+    Extent, ExtentError, ExtentRead, ExtentStorage, MetaError, Operation, Preface, Value,
+    entries::{OperationRef, filter_hash},
 };
 
-const HEAD_MAGIC: u32 = 0x3148_4d54; // "TMH1"
 /// How often each copy is read again when what was read first is not right: once may be chance.
 const READ_ATTEMPTS: usize = 2;
 static NEXT_CACHE_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -119,157 +114,14 @@ impl Drop for Table {
     }
 }
 
-struct BlockPlace {
-    offset: u32,
-    length: u32,
-    sum: u64,
-    /// Where its last key ends in `Head::keys`.
-    key_end: u32,
-}
-
-/// The index and the filter of a table.
-pub(crate) struct Head {
-    blocks: Vec<BlockPlace>,
-    keys: Vec<u8>,
-    filter: Filter,
-}
-
-impl Head {
-    /// Decodes and checks a head whose blocks, behind the preface, end at `data_bytes`.
-    pub(crate) fn decode(bytes: &[u8], data_bytes: u32) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        if reader.u32("head magic")? != HEAD_MAGIC {
-            return Err(DecodeError::Invalid("head magic"));
-        }
-        let count = reader.varint("block count")?;
-        // Each block takes at least eleven bytes of the head.
-        if count == 0 || count > reader.remaining() as u64 / 11 {
-            return Err(DecodeError::Invalid("block count"));
-        }
-        let mut blocks = Vec::with_capacity(count as usize);
-        let mut keys = Vec::new();
-        let mut last = Vec::new();
-        let mut offset = PREFACE_BYTES as u32;
-        for index in 0..count {
-            let length = reader.varint("block length")?;
-            let length = u32::try_from(length).map_err(|_| DecodeError::Invalid("block length"))?;
-            let sum = reader.u64("block sum")?;
-            let previous = last.clone();
-            read_key(&mut reader, &mut last)?;
-            let end = offset
-                .checked_add(length)
-                .filter(|end| *end <= data_bytes && length > 0);
-            let end = end.ok_or(DecodeError::Invalid("block length"))?;
-            if index > 0 && previous >= last {
-                return Err(DecodeError::Invalid("order of blocks"));
-            }
-            keys.extend_from_slice(&last);
-            let key_end = u32::try_from(keys.len()).map_err(|_| DecodeError::Invalid("block keys"))?;
-            blocks.push(BlockPlace {
-                offset,
-                length,
-                sum,
-                key_end,
-            });
-            offset = end;
-        }
-        if offset != data_bytes {
-            return Err(DecodeError::Invalid("sum of block lengths"));
-        }
-        let filter = Filter::decode(reader.rest()).ok_or(DecodeError::Invalid("filter"))?;
-        keys.shrink_to_fit();
-        Ok(Self { blocks, keys, filter })
-    }
-
-    pub(crate) fn blocks(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// Whether the table may hold a key with this hash; if not, it does not.
-    pub(crate) fn may_contain(&self, hash: u64) -> bool {
-        self.filter.may_contain(hash)
-    }
-
-    /// The last key of a block.
-    pub(crate) fn last_key(&self, block: usize) -> &[u8] {
-        let start = if block == 0 {
-            0
-        } else {
-            self.blocks[block - 1].key_end as usize
-        };
-        &self.keys[start..self.blocks[block].key_end as usize]
-    }
-
-    /// The first block whose last key is not below `key`; the number of blocks if there is none.
-    pub(crate) fn seek(&self, key: &[u8]) -> usize {
-        let (mut low, mut high) = (0, self.blocks.len());
-        while low < high {
-            let middle = (low + high) / 2;
-            if self.last_key(middle) < key {
-                low = middle + 1
-            } else {
-                high = middle
-            }
-        }
-        low
-    }
-
-    /// Where a block lies in its extent, bytes.
-    pub(crate) fn block_range(&self, block: usize) -> Range<u32> {
-        let place = &self.blocks[block];
-        place.offset..place.offset + place.length
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.filter.bytes() + self.keys.len() + self.blocks.len() * size_of::<BlockPlace>()
-    }
-}
-
-/// Encodes a head.
-pub(crate) fn encode_head(blocks: &[(u32, u64, Vec<u8>)], hashes: &[u64]) -> Vec<u8> {
-    let mut writer = Writer::with_capacity(blocks.len() * 40 + hashes.len() * 2);
-    writer.u32(HEAD_MAGIC).varint(blocks.len() as u64);
-    let mut last: &[u8] = &[];
-    for (length, sum, key) in blocks {
-        writer.varint(u64::from(*length)).u64(*sum);
-        write_key(&mut writer, last, key);
-        last = key;
-    }
-    let mut bytes = writer.into_bytes();
-    Filter::build(hashes).append_to(&mut bytes);
-    bytes
-}
-
-/// Writes a key as what it shares with `previous` and the rest.
-pub(crate) fn write_key(writer: &mut Writer, previous: &[u8], key: &[u8]) {
-    let shared = shared_bytes(previous, key);
-    writer.varint(shared as u64).string(&key[shared..]);
-}
-
-/// Reads what [`write_key`] wrote; `key` holds the previous key before and the new one after.
-pub(crate) fn read_key(reader: &mut Reader<'_>, key: &mut Vec<u8>) -> Result<(), DecodeError> {
-    let shared = reader.varint("shared key bytes")?;
-    if shared > key.len() as u64 {
-        return Err(DecodeError::Invalid("shared key bytes"));
-    }
-    key.truncate(shared as usize);
-    let rest = reader.string(KEY_BYTES_MAX, "key")?;
-    key.extend_from_slice(rest);
-    if key.len() > KEY_BYTES_MAX {
-        Err(DecodeError::Invalid("key"))
-    } else {
-        Ok(())
-    }
-}
-
 /// Reads tables: verified, from another copy where one is damaged, through the cache.
 pub(crate) struct TableReader {
-    pub(crate) storage: Arc<dyn ExtentStorage>,
-    pub(crate) cache: BlockCache,
+    storage: Arc<dyn ExtentStorage>,
+    cache: BlockCache,
     /// Stands in the preface of each table.
-    pub(crate) identity: [u8; 16],
+    identity: [u8; 16],
     /// What no copy gave.
-    pub(crate) unreadable: Unreadable,
+    unreadable: Unreadable,
 }
 
 /// The error of a table whose content passes its sum but is no table (written by a faulty or hostile program).
@@ -282,6 +134,37 @@ pub(crate) fn malformed(table: &Table, offset: u32, detail: impl Into<String>) -
 }
 
 impl TableReader {
+    /// Tables of `storage`, of the tree of this identity, through a cache of so many bytes.
+    pub(crate) fn new(storage: Arc<dyn ExtentStorage>, cache_bytes: usize, identity: [u8; 16]) -> Self {
+        Self {
+            storage,
+            cache: BlockCache::new(cache_bytes),
+            identity,
+            unreadable: Unreadable::default(),
+        }
+    }
+
+    pub(crate) fn storage(&self) -> &dyn ExtentStorage {
+        &*self.storage
+    }
+
+    pub(crate) fn identity(&self) -> [u8; 16] {
+        self.identity
+    }
+
+    pub(crate) fn set_cache_bytes(&self, bytes: usize) {
+        self.cache.set_capacity(bytes);
+    }
+
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// What no copy gave.
+    pub(crate) fn unreadable(&self) -> &Unreadable {
+        &self.unreadable
+    }
+
     /// Reads bytes that must have the sum `sum`, from any copy that does, if need be again.
     pub(crate) fn verified(
         &self,
@@ -586,10 +469,7 @@ fn verify_content(table: &Table, content: &Bytes, identity: [u8; 16]) -> Result<
             if first && index > 0 && cursor.key() <= head.last_key(index - 1) {
                 return Err(malformed(table, place.offset, "blocks overlap"));
             }
-            if !head
-                .filter
-                .may_contain(crate::table::filter::filter_hash(cursor.key()))
-            {
+            if !head.filter.may_contain(filter_hash(cursor.key())) {
                 return Err(malformed(table, place.offset, "the filter does not know a key"));
             }
             first = false;

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Extent, tree::Tree};
+use crate::Extent;
 
 /// Places that are kept.
 const PLACES_MAX: usize = 100;
@@ -58,19 +58,16 @@ impl Unreadable {
             self.any.store(!places.is_empty(), Ordering::Release);
         }
     }
-}
 
-impl Tree {
-    /// Extents of the tree of which readers met a part that cannot be read from any copy, as far as it was not read since.
-    pub fn known_unreadable(&self) -> Vec<UnreadableExtent> {
-        let known = &self.reader.unreadable;
-        if !known.any.load(Ordering::Acquire) {
+    /// What is known of these extents: of each one place. Others are not part of the tree any more, and are forgotten.
+    pub(crate) fn of(&self, extents: impl FnOnce() -> Vec<Extent>) -> Vec<UnreadableExtent> {
+        if !self.any.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let extents = self.extents();
-        known.retain(|(extent, _)| extents.contains(extent));
+        let extents = extents();
+        self.retain(|(extent, _)| extents.contains(extent));
         let mut found: Vec<UnreadableExtent> = Vec::new();
-        for ((extent, _), cause) in known.places.lock().iter() {
+        for ((extent, _), cause) in self.places.lock().iter() {
             if found.last().is_none_or(|last| last.extent != *extent) {
                 let cause = cause.clone();
                 found.push(UnreadableExtent {

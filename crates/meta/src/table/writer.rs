@@ -4,12 +4,11 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{
-    block::BlockBuilder,
-    filter::{filter_bytes, filter_hash},
-    reader::{TableFacts, encode_head},
+use super::{block::BlockBuilder, head::encode_head, reader::TableFacts};
+use crate::{
+    Extent, PREFACE_BYTES,
+    entries::{OperationRef, filter_bytes, filter_hash},
 };
-use crate::{Extent, PREFACE_BYTES, entries::OperationRef};
 
 /// Builds the content of one table.
 pub(crate) struct TableWriter {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::{
     Extent, ExtentStorage, KEY_BYTES_MAX, Preface,
     entries::OperationRef,
-    table::{BlockCache, BlockCursor, Head, Released, Table, TableFacts, TableReader, Unreadable},
+    table::{BlockCursor, Head, Released, Table, TableFacts, TableReader},
 };
 
 /// Most ranges of lost keys that are kept apart; beyond, the last one is widened.
@@ -64,12 +64,7 @@ impl Salvage {
         block_cache_bytes: usize,
     ) -> Self {
         let mut salvage = Self {
-            reader: TableReader {
-                storage,
-                cache: BlockCache::new(block_cache_bytes),
-                identity: [0; 16],
-                unreadable: Unreadable::default(),
-            },
+            reader: TableReader::new(storage, block_cache_bytes, [0; 16]),
             tables: Vec::new(),
             log,
             unusable: 0,

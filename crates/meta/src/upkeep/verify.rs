@@ -1,8 +1,9 @@
 //! Verification: reads every block of every copy of every table, a bounded piece at a time.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
-use crate::{MetaError, Tree, table::Table};
+use super::steps::Upkeep;
+use crate::{MetaError, table::Table};
 
 /// Copies of an extent at most: a bound for a storage that never says `None`.
 const COPIES_MAX: u32 = 16;
@@ -27,13 +28,13 @@ pub struct VerifyReport {
     pub done: bool,
 }
 
-impl Tree {
+impl Upkeep {
     /// The tables of which something cannot be read from any copy, each with its first and last key; none when the
     /// state is whole. Reads all tables.
     pub fn unreadable(&self) -> Vec<(Vec<u8>, Vec<u8>, MetaError)> {
-        let state = self.current();
+        let state = self.current.now();
         let unreadable = |table: &Arc<Table>| {
-            let cause = self.sound_content(table).err()?;
+            let cause = self.store.sound_content(table).err()?;
             Some((table.facts.first.to_vec(), table.facts.last.to_vec(), cause))
         };
         state.version.tables().filter_map(unreadable).collect()
@@ -50,12 +51,12 @@ impl Tree {
         if cursor.end == 0 {
             *cursor = VerifyCursor {
                 next: 0,
-                end: self.next_table.load(Ordering::SeqCst),
+                end: self.store.next_number(),
             };
             self.verify_manifest(&mut report);
         }
         // Holding the state keeps the extents of replaced tables from being released meanwhile.
-        let state = self.current();
+        let state = self.current.now();
         let wanted = |table: &&Arc<Table>| (cursor.next..cursor.end).contains(&table.facts.number);
         let mut tables: Vec<&Arc<Table>> = state.version.tables().filter(wanted).collect();
         tables.sort_unstable_by_key(|table| table.facts.number);
@@ -64,12 +65,12 @@ impl Tree {
                 return Ok(report);
             }
             for copy in 0..COPIES_MAX {
-                let Some(outcome) = self.reader.verify_copy(table, copy) else {
+                let Some(outcome) = self.store.reader.verify_copy(table, copy) else {
                     break;
                 };
                 report.bytes += u64::from(table.facts.extent.bytes);
                 match outcome {
-                    Ok(()) => self.reader.unreadable.forget_all_of(table.facts.extent),
+                    Ok(()) => self.store.reader.unreadable().forget_all_of(table.facts.extent),
                     Err(cause) => report.damaged.push((copy, cause)),
                 }
             }
@@ -81,15 +82,15 @@ impl Tree {
 
     /// Verifies every copy of the extents that hold the last manifest's body.
     fn verify_manifest(&self, report: &mut VerifyReport) {
-        for piece in self.manifest_pieces() {
+        for piece in self.manifests.pieces() {
             for copy in 0..COPIES_MAX {
-                let Some(outcome) = self.reader.verify_extent(piece.extent, piece.sum, copy) else {
+                let Some(outcome) = self.store.reader.verify_extent(piece.extent, piece.sum, copy) else {
                     break;
                 };
                 report.bytes += u64::from(piece.extent.bytes);
                 // One that was replaced meanwhile may hold anything.
                 if let Err(cause) = outcome
-                    && self.manifest_pieces().contains(&piece)
+                    && self.manifests.pieces().contains(&piece)
                 {
                     report.damaged.push((copy, cause));
                 }

@@ -64,32 +64,69 @@ pub struct CounterValues {
     pub write_nanoseconds: u64,
 }
 
+/// The counts themselves. Each is an atomic of its own: what is read of several is of about the same time.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) read_errors: AtomicU64,
-    pub(crate) write_errors: AtomicU64,
-    pub(crate) checksum_errors: AtomicU64,
-    pub(crate) read_nanoseconds: AtomicU64,
-    pub(crate) write_nanoseconds: AtomicU64,
+pub(super) struct Counters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    read_bytes: AtomicU64,
+    write_bytes: AtomicU64,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
+    checksum_errors: AtomicU64,
+    read_nanoseconds: AtomicU64,
+    write_nanoseconds: AtomicU64,
+}
+
+/// Adds; returns the new count.
+fn count(counter: &AtomicU64, by: u64) -> u64 {
+    counter.fetch_add(by, Ordering::Relaxed).wrapping_add(by)
 }
 
 /// Counts the time since `begun` for each of `requests` that were under way together.
-pub(crate) fn count_time(counter: &AtomicU64, begun: Instant, requests: u64) {
+fn count_time(counter: &AtomicU64, begun: Instant, requests: u64) {
     let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     count(counter, nanoseconds.saturating_mul(requests));
 }
 
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
-}
-
 impl Counters {
-    pub(crate) fn values(&self) -> CounterValues {
+    pub(super) fn count_read(&self, bytes: u64) {
+        count(&self.reads, 1);
+        count(&self.read_bytes, bytes);
+    }
+
+    pub(super) fn count_write(&self, bytes: u64) {
+        count(&self.writes, 1);
+        count(&self.write_bytes, bytes);
+    }
+
+    pub(super) fn count_flush(&self) {
+        count(&self.flushes, 1);
+    }
+
+    pub(super) fn count_read_time(&self, begun: Instant, requests: u64) {
+        count_time(&self.read_nanoseconds, begun, requests);
+    }
+
+    pub(super) fn count_write_time(&self, begun: Instant, requests: u64) {
+        count_time(&self.write_nanoseconds, begun, requests);
+    }
+
+    pub(super) fn count_read_error(&self) {
+        count(&self.read_errors, 1);
+    }
+
+    /// Returns how many there are now.
+    pub(super) fn count_write_error(&self) -> u64 {
+        count(&self.write_errors, 1)
+    }
+
+    pub(super) fn count_checksum_error(&self) {
+        count(&self.checksum_errors, 1);
+    }
+
+    pub(super) fn values(&self) -> CounterValues {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CounterValues {
             reads: get(&self.reads),

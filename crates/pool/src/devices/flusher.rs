@@ -34,17 +34,17 @@ struct Shared {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Flusher {
+pub(super) struct Flusher {
     shared: Arc<Shared>,
     thread: OnceLock<Option<JoinHandle<()>>>,
 }
 
 /// A flush that was asked for.
-pub(crate) struct Asked(u64);
+pub(super) struct Asked(u64);
 
 impl Flusher {
     /// Asks for a flush; `None` where there is no thread for it.
-    pub(crate) fn ask(&self, device: &Arc<dyn Device>, watch: &Arc<Watch>) -> Option<Asked> {
+    pub(super) fn ask(&self, device: &Arc<dyn Device>, watch: &Arc<Watch>) -> Option<Asked> {
         self.thread
             .get_or_init(|| {
                 let (shared, device, watch) = (self.shared.clone(), device.clone(), watch.clone());
@@ -61,7 +61,7 @@ impl Flusher {
     }
 
     /// Waits for it; `None` if the device is asked for nothing any more.
-    pub(crate) fn wait(&self, asked: &Asked, watch: &Watch) -> Option<Result<(), DeviceError>> {
+    pub(super) fn wait(&self, asked: &Asked, watch: &Watch) -> Option<Result<(), DeviceError>> {
         let mut state = self.shared.state.lock();
         while state.done < asked.0 {
             if watch.is_refused() {
@@ -74,7 +74,7 @@ impl Flusher {
     }
 
     /// The device is asked for nothing any more: who waits looks again.
-    pub(crate) fn wake(&self) {
+    pub(super) fn wake(&self) {
         // With the lock: who has just looked sleeps by then.
         drop(self.shared.state.lock());
         self.shared.changed.notify_all();

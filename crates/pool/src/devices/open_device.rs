@@ -7,7 +7,7 @@ use std::{
     fmt::Display,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Instant,
 };
@@ -15,49 +15,15 @@ use std::{
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
 
 use super::{
-    counters::{Counters, count, count_time},
+    counters::{CounterValues, Counters, DeviceState},
     flusher::{Asked, Flusher},
+    segment_io::{SegmentRead, SegmentWrite},
     watch::{Kind, Turn, UnderWay, Watch},
 };
 use crate::{
-    CounterValues, DeviceState, PoolError, Presence, SegmentId, SegmentRead, SegmentWrite,
-    ondisk::SEGMENT_AREA_OFFSET,
+    PoolError,
+    ondisk::{SEGMENT_AREA_OFFSET, SegmentId},
 };
-
-/// A device of the pool as it is now.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DeviceInfo {
-    /// Number in the pool.
-    pub number: u16,
-    /// Identity.
-    pub id: [u8; 16],
-    /// Path (of a missing one: where it was last seen).
-    pub path: String,
-    /// Tier, 0 is the fastest.
-    pub tier: u8,
-    /// State.
-    pub state: DeviceState,
-    /// Whether it has all that is to be on it, by the labels.
-    pub presence: Presence,
-    /// Nothing new is put on it (evacuation).
-    pub draining: bool,
-    /// It is there, and neither fails nor is being emptied: new segments may be put on it.
-    pub takes_new: bool,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Bytes at its end that are not there: it was cut short from outside.
-    pub cut_off_bytes: u64,
-    /// Segments on it.
-    pub segments: u32,
-    /// Segments that are free.
-    pub free_segments: u32,
-    /// Counts since the pool was opened.
-    pub counters: CounterValues,
-    /// Why it counts as failing.
-    pub failure: Option<String>,
-    /// Since when it does not answer, nanoseconds since 1970.
-    pub silent_since: Option<u64>,
-}
 
 /// Failed writes after which a device counts as failing.
 const WRITE_ERRORS_MAX: u64 = 3;
@@ -67,24 +33,22 @@ const READ_ERRORS_MAX: u32 = 16;
 /// A device that is there.
 pub(crate) struct OpenDevice {
     pub(crate) number: u16,
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) tier: AtomicU8,
-    pub(crate) segments: AtomicU32,
-    pub(crate) draining: AtomicBool,
+    device: Arc<dyn Device>,
+    segments: AtomicU32,
+    draining: AtomicBool,
     /// Why nothing new is put on it any more, once that is so.
     failure: OnceLock<String>,
     failed_reads: AtomicU32,
-    pub(crate) counters: Counters,
-    pub(crate) watch: Arc<Watch>,
+    counters: Counters,
+    watch: Arc<Watch>,
     flusher: Flusher,
 }
 
 impl OpenDevice {
-    pub(crate) fn new(number: u16, tier: u8, segments: u32, device: Arc<dyn Device>) -> Self {
+    pub(crate) fn new(number: u16, segments: u32, device: Arc<dyn Device>) -> Self {
         Self {
             number,
             device,
-            tier: AtomicU8::new(tier),
             segments: AtomicU32::new(segments),
             draining: AtomicBool::new(false),
             failure: OnceLock::new(),
@@ -93,6 +57,62 @@ impl OpenDevice {
             watch: Arc::default(),
             flusher: Flusher::default(),
         }
+    }
+
+    /// The device itself: to read labels and roots of it, and to change its size.
+    pub(crate) fn raw(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    pub(crate) fn path(&self) -> String {
+        self.device.path()
+    }
+
+    /// Segments that may be read and written.
+    pub(crate) fn segments(&self) -> u32 {
+        self.segments.load(Ordering::Acquire)
+    }
+
+    /// It has grown, or was cut off where nothing is in use.
+    pub(crate) fn set_segments(&self, segments: u32) {
+        self.segments.store(segments, Ordering::Release);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Nothing new is put on it, or is again; returns whether that was so before.
+    pub(crate) fn set_draining(&self, draining: bool) -> bool {
+        self.draining.swap(draining, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.watch.is_silent()
+    }
+
+    /// Since when it does not answer, nanoseconds since 1970.
+    pub(crate) fn silent_since(&self) -> Option<u64> {
+        self.watch.silent_since()
+    }
+
+    /// When it was found not to answer.
+    pub(crate) fn found_silent(&self) -> Option<Instant> {
+        self.watch.found_silent()
+    }
+
+    pub(crate) fn counters(&self) -> CounterValues {
+        self.counters.values()
+    }
+
+    /// Counts a label or root that it did not give.
+    pub(crate) fn note_read_error(&self) {
+        self.counters.count_read_error();
+    }
+
+    /// Counts what it gave and did not match its checksum.
+    pub(crate) fn note_checksum_error(&self) {
+        self.counters.count_checksum_error();
     }
 
     pub(crate) fn state(&self) -> DeviceState {
@@ -107,7 +127,7 @@ impl OpenDevice {
 
     /// Whether new segments may be put on it.
     pub(crate) fn is_usable(&self) -> bool {
-        self.failure.get().is_none() && !self.watch.is_refused() && !self.draining.load(Ordering::Relaxed)
+        self.failure.get().is_none() && !self.watch.is_refused() && !self.is_draining()
     }
 
     /// Begins a request, unless the device does not answer.
@@ -125,7 +145,7 @@ impl OpenDevice {
     }
 
     /// Looks whether it answers; see [`Watch::look`]. Whether that has changed.
-    pub(crate) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> bool {
+    pub(super) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> bool {
         let Some(turn) = self.watch.look(monotonic, now, timeout) else {
             return false;
         };
@@ -138,7 +158,7 @@ impl OpenDevice {
     }
 
     /// Asks it for nothing more as long as it does not answer, if that `may` be; who waits for a flush of it is let go.
-    pub(crate) fn refuse(&self, may: bool) {
+    pub(super) fn refuse(&self, may: bool) {
         if self.watch.refuse(may) {
             self.flusher.wake();
         }
@@ -152,7 +172,7 @@ impl OpenDevice {
         segment_bytes: u32,
         operation: Operation,
     ) -> Result<u64, PoolError> {
-        if segment.index >= self.segments.load(Ordering::Acquire) {
+        if segment.index >= self.segments() {
             return Err(PoolError::Segment {
                 segment,
                 reason: "it lies beyond the end of the device",
@@ -172,7 +192,7 @@ impl OpenDevice {
         Ok(start + offset)
     }
 
-    pub(crate) fn read(
+    pub(super) fn read(
         &self,
         segment: SegmentId,
         offset: u64,
@@ -187,14 +207,13 @@ impl OpenDevice {
             Operation::Read,
         )?;
         let under_way = self.begin(Kind::Read)?;
-        count(&self.counters.reads, 1);
-        count(&self.counters.read_bytes, buffer.len() as u64);
+        self.counters.count_read(buffer.len() as u64);
         let begun = Instant::now();
         let first = self.device.read_at(at, buffer);
         drop(under_way);
-        count_time(&self.counters.read_nanoseconds, begun, 1);
+        self.counters.count_read_time(begun, 1);
         if let Err(first) = first {
-            count(&self.counters.read_errors, 1);
+            self.counters.count_read_error();
             tracing::warn!(error = %first, "read failed, trying again");
             let _under_way = self.begin(Kind::Read)?;
             if let Err(second) = self.device.read_at(at, buffer) {
@@ -208,7 +227,7 @@ impl OpenDevice {
     }
 
     /// As [`read`](Self::read) each, at once where the device can.
-    pub(crate) fn read_many(&self, reads: &mut [SegmentRead<'_>], segment_bytes: u32) {
+    pub(super) fn read_many(&self, reads: &mut [SegmentRead<'_>], segment_bytes: u32) {
         let places: Result<Vec<u64>, PoolError> = reads
             .iter()
             .map(|read| {
@@ -234,12 +253,11 @@ impl OpenDevice {
             drop(under_way);
             done.extend(requests.iter().map(|request| request.outcome.is_ok()));
             let whole = done.iter().filter(|done| **done).count() as u64;
-            count_time(&self.counters.read_nanoseconds, begun, whole);
+            self.counters.count_read_time(begun, whole);
         }
         for (number, read) in reads.iter_mut().enumerate() {
             if done.get(number) == Some(&true) {
-                count(&self.counters.reads, 1);
-                count(&self.counters.read_bytes, read.buffer.len() as u64);
+                self.counters.count_read(read.buffer.len() as u64);
                 read.outcome = Ok(());
             } else {
                 // By itself: counted, tried again, and with a cause of its own.
@@ -248,7 +266,7 @@ impl OpenDevice {
         }
     }
 
-    pub(crate) fn write(
+    pub(super) fn write(
         &self,
         segment: SegmentId,
         offset: u64,
@@ -260,19 +278,18 @@ impl OpenDevice {
         let _under_way = self
             .begin(Kind::Write)
             .map_err(|error| self.write_failed(error))?;
-        count(&self.counters.writes, 1);
-        count(&self.counters.write_bytes, length);
+        self.counters.count_write(length);
         let begun = Instant::now();
         let written = match parts {
             [whole] => self.device.write_at(at, whole),
             parts => self.device.write_vectored_at(at, parts),
         };
-        count_time(&self.counters.write_nanoseconds, begun, 1);
+        self.counters.count_write_time(begun, 1);
         written.map_err(|error| self.write_failed(error))
     }
 
     /// As [`write`](Self::write) each, at once where the device can.
-    pub(crate) fn write_many(&self, writes: &mut [&mut SegmentWrite<'_>], segment_bytes: u32) {
+    pub(super) fn write_many(&self, writes: &mut [&mut SegmentWrite<'_>], segment_bytes: u32) {
         let mut requests: Vec<(usize, WriteRequest<'_>)> = Vec::with_capacity(writes.len());
         for (number, write) in writes.iter_mut().enumerate() {
             let length = write.data.len() as u64;
@@ -297,13 +314,12 @@ impl OpenDevice {
             return;
         };
         for request in &requests {
-            count(&self.counters.writes, 1);
-            count(&self.counters.write_bytes, request.data.len() as u64);
+            self.counters.count_write(request.data.len() as u64);
         }
         let begun = Instant::now();
         self.device.write_many(&mut requests);
         drop(under_way);
-        count_time(&self.counters.write_nanoseconds, begun, requests.len() as u64);
+        self.counters.count_write_time(begun, requests.len() as u64);
         for (number, request) in numbers.into_iter().zip(requests) {
             if let Some(write) = writes.get_mut(number) {
                 write.outcome = Some(request.outcome.map_err(|error| self.write_failed(error)));
@@ -313,24 +329,24 @@ impl OpenDevice {
 
     pub(crate) fn flush(&self) -> Result<(), PoolError> {
         let outcome = self.begin(Kind::Flush).and_then(|_under_way| {
-            count(&self.counters.flushes, 1);
+            self.counters.count_flush();
             self.device.flush()
         });
         outcome.map_err(|error| self.flush_failed(error))
     }
 
     /// Begins a flush beside others; to be waited for by [`end_flush`](Self::end_flush). `None` where that cannot be.
-    pub(crate) fn begin_flush(&self) -> Option<Asked> {
+    pub(super) fn begin_flush(&self) -> Option<Asked> {
         if self.watch.is_refused() {
             return None;
         }
         let asked = self.flusher.ask(&self.device, &self.watch)?;
-        count(&self.counters.flushes, 1);
+        self.counters.count_flush();
         Some(asked)
     }
 
     /// Waits for a flush, as long as the device is said to answer.
-    pub(crate) fn end_flush(&self, asked: &Asked) -> Result<(), PoolError> {
+    pub(super) fn end_flush(&self, asked: &Asked) -> Result<(), PoolError> {
         let outcome = self.flusher.wait(asked, &self.watch);
         let outcome = outcome.unwrap_or_else(|| Err(self.no_answer(Kind::Flush)));
         outcome.map_err(|error| self.flush_failed(error))
@@ -338,7 +354,7 @@ impl OpenDevice {
 
     fn flush_failed(&self, error: DeviceError) -> PoolError {
         // After a failed flush the device cannot say what is durable: nothing new goes there.
-        count(&self.counters.write_errors, 1);
+        self.counters.count_write_error();
         self.mark_failing(&error);
         error.into()
     }
@@ -348,15 +364,14 @@ impl OpenDevice {
         let _under_way = self
             .begin(Kind::Write)
             .map_err(|error| self.write_failed(error))?;
-        count(&self.counters.writes, 1);
-        count(&self.counters.write_bytes, bytes.len() as u64);
+        self.counters.count_write(bytes.len() as u64);
         let begun = Instant::now();
         let written = self.device.write_at(offset, bytes);
-        count_time(&self.counters.write_nanoseconds, begun, 1);
+        self.counters.count_write_time(begun, 1);
         written.map_err(|error| self.write_failed(error))
     }
 
-    pub(crate) fn discard(&self, segment: SegmentId, segment_bytes: u32) -> Result<(), PoolError> {
+    pub(super) fn discard(&self, segment: SegmentId, segment_bytes: u32) -> Result<(), PoolError> {
         let at = self.place(
             segment,
             0,
@@ -369,8 +384,7 @@ impl OpenDevice {
     }
 
     fn write_failed(&self, error: DeviceError) -> PoolError {
-        count(&self.counters.write_errors, 1);
-        if self.counters.values().write_errors >= WRITE_ERRORS_MAX {
+        if self.counters.count_write_error() >= WRITE_ERRORS_MAX {
             self.mark_failing(&error);
         }
         error.into()
@@ -391,7 +405,7 @@ impl OpenDevice {
     }
 
     /// Whether its backing reaches to the end of a segment.
-    pub(crate) fn reaches(&self, segment: u32, segment_bytes: u32) -> bool {
+    pub(super) fn reaches(&self, segment: u32, segment_bytes: u32) -> bool {
         let end = SEGMENT_AREA_OFFSET + (u64::from(segment) + 1) * u64::from(segment_bytes);
         end <= self.device.size_bytes()
     }

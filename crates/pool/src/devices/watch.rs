@@ -20,7 +20,7 @@ const FLUSH_PATIENCE: u64 = 4;
 
 /// What is asked of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     /// Reads.
     Read = 0,
     /// Writes, and discards.
@@ -55,7 +55,7 @@ struct Looks {
 
 /// Of one device.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(super) struct Watch {
     requests: [Requests; 3],
     is_silent: AtomicBool,
     /// It is silent, and asked for nothing.
@@ -66,7 +66,7 @@ pub(crate) struct Watch {
 }
 
 /// A request that is under way until this is dropped.
-pub(crate) struct UnderWay<'a>(&'a Requests);
+pub(super) struct UnderWay<'a>(&'a Requests);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -76,7 +76,7 @@ impl Drop for UnderWay<'_> {
 
 /// What a look found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(super) enum Turn {
     /// It does not answer any more.
     FellSilent,
     /// It answers again.
@@ -86,7 +86,7 @@ pub(crate) enum Turn {
 impl Watch {
     /// Begins a request; `None` if the device is asked for nothing.
     #[inline]
-    pub(crate) fn begin(&self, kind: Kind) -> Option<UnderWay<'_>> {
+    pub(super) fn begin(&self, kind: Kind) -> Option<UnderWay<'_>> {
         if self.is_refused() {
             return None;
         }
@@ -96,37 +96,37 @@ impl Watch {
     }
 
     /// Since when it does not answer, nanoseconds since 1970.
-    pub(crate) fn silent_since(&self) -> Option<u64> {
+    pub(super) fn silent_since(&self) -> Option<u64> {
         let is_silent = self.is_silent.load(Ordering::Acquire);
         is_silent.then(|| self.silent_since.load(Ordering::Relaxed))
     }
 
     /// When it was found not to answer: nothing was asked of it since then.
-    pub(crate) fn found_silent(&self) -> Option<Instant> {
+    pub(super) fn found_silent(&self) -> Option<Instant> {
         if !self.is_silent() {
             return None;
         }
         self.looks.lock().found_silent
     }
 
-    pub(crate) fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         self.is_silent.load(Ordering::Acquire)
     }
 
     /// Whether it is asked for nothing.
     #[inline]
-    pub(crate) fn is_refused(&self) -> bool {
+    pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
 
     /// Asks it for nothing more as long as it is silent, or for everything all the same. Whether that is new.
-    pub(crate) fn refuse(&self, may: bool) -> bool {
+    pub(super) fn refuse(&self, may: bool) -> bool {
         let refused = may && self.is_silent();
         self.is_refused.swap(refused, Ordering::AcqRel) != refused
     }
 
     /// To be called several times within `timeout`. `monotonic` and `now`, since 1970, and `timeout`: nanoseconds.
-    pub(crate) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> Option<Turn> {
+    pub(super) fn look(&self, monotonic: u64, now: u64, timeout: u64) -> Option<Turn> {
         let mut looks = self.looks.lock();
         // Whoever looks again after a long sleep, as of a stopped process, has not waited all that time for the device.
         let step = monotonic.saturating_sub(looks.last_nanoseconds).min(timeout / 2);

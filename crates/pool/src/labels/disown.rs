@@ -5,10 +5,9 @@
 
 use terrace_device::Device;
 
-use super::label_io::LabelCopies;
 use crate::{
     PoolError, PoolState, format_id,
-    ondisk::{LABEL_OFFSETS, Label, LabelError, end_label_offset},
+    ondisk::{LABEL_OFFSETS, Label, LabelCopies, LabelError, end_label_offset},
 };
 
 /// Marks the pool of this identity (as of [`format_id`]) destroyed on a device; false if that has no label of it.
@@ -61,7 +60,6 @@ mod tests {
     use super::*;
     use terrace_device::SeededRandomness;
 
-    use crate::labels::label_io::LabelCopies;
     use crate::{LABEL_BYTES, scan};
 
     #[test]

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use super::label_io::LabelCopies;
+use super::relabel::Labels;
 use crate::{
-    Pool, PoolError, PoolId,
-    devices::{OpenDevice, count},
-    lifecycle::Slots,
-    ondisk::{LabelError, ROOT_OFFSETS, Slot, read_slot},
+    PoolError, PoolId,
+    devices::{Members, OpenDevice},
+    ondisk::{LabelCopies, LabelError, ROOT_OFFSETS, Slot, read_slot},
+    roots::{Roots, Slots},
 };
 
 /// How often roots are read again, since one was written meanwhile, until none is.
@@ -31,13 +31,16 @@ pub struct FrontDamage {
     pub left: Vec<String>,
 }
 
-impl Pool {
-    /// Reads every copy of label and root of every device that is there, and writes anew what is not as it should be (nothing where
-    /// the pool is open for reading). Reads 8 times 64 KiB of each device; labels do not change meanwhile.
-    ///
-    /// # Errors
-    /// If no device takes a label or root.
-    pub fn mend_fronts(&self) -> Result<Vec<FrontDamage>, PoolError> {
+/// The check of the fronts of all devices.
+pub(crate) struct FrontCheck<'a> {
+    pub(crate) members: &'a Members,
+    pub(crate) labels: &'a Labels,
+    pub(crate) roots: &'a Roots,
+}
+
+impl FrontCheck<'_> {
+    /// Reads all, and writes anew what is not as it should be; see [`Pool::mend_fronts`](crate::Pool::mend_fronts).
+    pub(crate) fn mend(&self) -> Result<Vec<FrontDamage>, PoolError> {
         let mut damage = self.mend_labels()?;
         for roots in self.mend_roots()? {
             match damage.iter_mut().find(|other| other.device == roots.device) {
@@ -52,26 +55,25 @@ impl Pool {
     }
 
     fn mend_labels(&self) -> Result<Vec<FrontDamage>, PoolError> {
-        let _updating = self.updating.lock();
+        let mut labels = self.labels.lock();
         let damage = counted(self.look(|device| self.bad_labels(device)));
-        if damage.is_empty() || self.read_only {
+        if damage.is_empty() || self.members.is_read_only() {
             return Ok(as_it_is(damage));
         }
-        let open = self.open.read().to_vec();
-        self.relabel(self.next_label(), open)?;
+        labels.write(labels.next(), self.members.open().to_vec())?;
         Ok(self.after(damage, |device| self.bad_labels(device)))
     }
 
     fn mend_roots(&self) -> Result<Vec<FrontDamage>, PoolError> {
         let damage = counted(self.look_at_roots());
-        if damage.is_empty() || self.read_only {
+        if damage.is_empty() || self.members.is_read_only() {
             return Ok(as_it_is(damage));
         }
         {
             // Once for each slot: the one with the newest root is never written over.
             let mut roots = self.roots.lock();
             for _ in ROOT_OFFSETS {
-                self.repeat_root_locked(&mut roots, &[])?;
+                roots.repeat(&[])?;
             }
         }
         let mut left = self.look_at_roots();
@@ -89,20 +91,21 @@ impl Pool {
     /// Devices of which something is wrong with the roots. They are read while others may write some: what looks wrong then is
     /// believed if none was written meanwhile. Where that is so each time, none is in the end.
     fn look_at_roots(&self) -> Vec<(Arc<OpenDevice>, Vec<Bad>)> {
+        let pool = self.members.read().label().pool_id;
         for _ in 0..UNDISTURBED_TRIES {
-            let slots = self.roots.lock().slots();
-            let bad = self.look(|device| bad_roots(device, &self.id(), &slots));
-            if bad.is_empty() || self.roots.lock().slots() == slots {
+            let slots = self.roots.slots();
+            let bad = self.look(|device| bad_roots(device, &pool, &slots));
+            if bad.is_empty() || self.roots.slots() == slots {
                 return bad;
             }
         }
         let roots = self.roots.lock();
-        self.look(|device| bad_roots(device, &self.id(), &roots.slots()))
+        self.look(|device| bad_roots(device, &pool, &roots.slots()))
     }
 
     /// Devices of which something is wrong.
     fn look(&self, bad: impl Fn(&OpenDevice) -> Vec<Bad>) -> Vec<(Arc<OpenDevice>, Vec<Bad>)> {
-        let open = self.open.read().to_vec();
+        let open = self.members.open().to_vec();
         let looked = open.into_iter().map(|device| {
             let bad = bad(&device);
             (device, bad)
@@ -124,14 +127,14 @@ impl Pool {
 
     /// Label copies of a device that do not say what is in force.
     fn bad_labels(&self, device: &OpenDevice) -> Vec<Bad> {
-        let in_force = self.label.read().clone();
+        let in_force = self.members.label();
         let own = in_force.member(device.number).filter(|own| !own.is_absent());
         let Some(size_bytes) = own.map(|own| own.size_bytes) else {
             return Vec::new();
         };
-        let copies = LabelCopies::read(device.device.as_ref()).copies;
+        let copies = LabelCopies::read(device.raw()).copies;
         // At the end of a device that was cut short there is none; that it was is said elsewhere.
-        let looked_at = copies.len() - usize::from(device.device.size_bytes() < size_bytes);
+        let looked_at = copies.len() - usize::from(device.raw().size_bytes() < size_bytes);
         let bad = copies
             .into_iter()
             .take(looked_at)
@@ -185,7 +188,7 @@ fn bad_roots(device: &OpenDevice, pool: &PoolId, slots: &Slots) -> Vec<Bad> {
         return bad;
     };
     for (slot, copies) in ROOT_OFFSETS.iter().enumerate() {
-        let read = copies.map(|offset| read_slot(device.device.as_ref(), offset, pool));
+        let read = copies.map(|offset| read_slot(device.raw(), offset, pool));
         // Of the older one nothing is known but that both copies are the same, if it was ever written.
         let was_written = slot == newest || read.iter().any(|copy| !matches!(copy, Slot::Empty));
         for (copy, read) in read.iter().enumerate() {
@@ -209,12 +212,11 @@ fn bad_roots(device: &OpenDevice, pool: &PoolId, slots: &Slots) -> Vec<Bad> {
 fn counted(wrong: Vec<(Arc<OpenDevice>, Vec<Bad>)>) -> Vec<(Arc<OpenDevice>, Vec<Bad>)> {
     for (device, bad) in &wrong {
         for bad in bad {
-            let counter = match bad.is_unreadable {
-                true => &device.counters.read_errors,
-                false => &device.counters.checksum_errors,
-            };
-            count(counter, 1);
-            tracing::warn!(device = device.device.path(), "{}", bad.words);
+            match bad.is_unreadable {
+                true => device.note_read_error(),
+                false => device.note_checksum_error(),
+            }
+            tracing::warn!(device = device.path(), "{}", bad.words);
         }
     }
     wrong
@@ -227,7 +229,7 @@ fn in_words(bad: Vec<Bad>) -> Vec<String> {
 fn damage_of(device: &OpenDevice, found: Vec<Bad>) -> FrontDamage {
     FrontDamage {
         device: device.number,
-        path: device.device.path(),
+        path: device.path(),
         found: in_words(found),
         left: Vec::new(),
     }
@@ -254,7 +256,7 @@ mod tests {
     use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
 
     use super::*;
-    use crate::{CreateOptions, Parallelism, TierSettings};
+    use crate::{CreateOptions, Parallelism, Pool, TierSettings};
 
     /// While roots are read of it, somebody writes some.
     struct Busy {
@@ -277,7 +279,7 @@ mod tests {
             let is_root = ROOT_OFFSETS.iter().flatten().any(|start| *start == offset);
             if let Some(pool) = pool.filter(|_| is_root) {
                 let mut to_write = self.to_write.lock();
-                if pool.roots.try_lock().is_none() {
+                if pool.is_writing_root() {
                     to_write.1 += 1;
                 } else if to_write.0 > 0 {
                     to_write.0 -= 1;

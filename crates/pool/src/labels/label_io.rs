@@ -1,4 +1,4 @@
-//! Reading and writing the label copies of devices.
+//! Writing the label copies of devices.
 //!
 //! Invariants of an update: phase one writes copy 0 on every device and flushes; only then phase two writes copy 1
 //! and, after a flush, the copy at the end. So a copy 1 or end copy of generation G proves that every device of the
@@ -8,89 +8,13 @@
 
 use std::sync::Arc;
 
-use terrace_device::{AlignedBuffer, Device};
+use terrace_device::AlignedBuffer;
 
-use super::patient_read::read_patiently;
 use crate::{
-    PoolError, PoolId, Presence,
+    PoolError,
     devices::OpenDevice,
-    ondisk::{LABEL_BYTES, LABEL_OFFSETS, Label, LabelError, end_label_offset},
+    ondisk::{LABEL_BYTES, LABEL_OFFSETS, Label, Presence, end_label_offset, read_patiently},
 };
-
-/// The label copies of one device: 0, 1 and at the end.
-#[derive(Debug)]
-pub(crate) struct LabelCopies {
-    pub(crate) copies: [Result<Label, LabelError>; 3],
-}
-
-impl LabelCopies {
-    /// Reads what there is; a copy that cannot be read counts as damaged.
-    pub(crate) fn read(device: &dyn Device) -> Self {
-        let mut buffer = AlignedBuffer::with_capacity(LABEL_BYTES);
-        let mut read = |offset: u64| {
-            // What is no label at all is the rule where pools are looked for.
-            let is_final = |error: &LabelError| matches!(error, LabelError::NotALabel);
-            read_patiently(device, offset, &mut buffer, LABEL_BYTES, Label::decode, is_final)
-                .unwrap_or_else(|error| Err(LabelError::Unreadable(error.to_string())))
-        };
-        let size_bytes = device.size_bytes();
-        if size_bytes < 2 * LABEL_BYTES as u64 {
-            let none = || Err(LabelError::NotALabel);
-            return Self {
-                copies: [none(), none(), none()],
-            };
-        }
-        let (first, second) = (read(LABEL_OFFSETS[0]), read(LABEL_OFFSETS[1]));
-        // The end is where the front says that the device ends: the backing may have grown since.
-        let mut ends: Vec<u64> = [&first, &second]
-            .into_iter()
-            .filter_map(|copy| copy.as_ref().ok()?.own().map(|own| own.size_bytes))
-            .filter(|size| *size <= size_bytes)
-            .chain([size_bytes])
-            .collect();
-        ends.dedup();
-        let mut last = Err(LabelError::NotALabel);
-        for end in ends {
-            last = read(end_label_offset(end));
-            if last.is_ok() {
-                break;
-            }
-        }
-        Self {
-            copies: [first, second, last],
-        }
-    }
-
-    /// The valid label of the highest generation.
-    pub(crate) fn newest(&self) -> Option<&Label> {
-        self.copies
-            .iter()
-            .filter_map(|copy| copy.as_ref().ok())
-            .max_by_key(|label| label.generation)
-    }
-
-    /// The newest label that reached phase two.
-    pub(crate) fn confirmed(&self) -> Option<&Label> {
-        let copies = self.copies[1..].iter().filter_map(|copy| copy.as_ref().ok());
-        copies.max_by_key(|label| label.generation)
-    }
-
-    /// The error that says most when there is no valid label.
-    pub(crate) fn error(&self) -> LabelError {
-        let errors = || self.copies.iter().filter_map(|copy| copy.as_ref().err());
-        let telling = errors().find(|error| !matches!(error, LabelError::NotALabel));
-        telling
-            .or_else(|| errors().next())
-            .cloned()
-            .unwrap_or(LabelError::NotALabel)
-    }
-
-    /// Whether all three copies are intact and of this generation and pool.
-    pub(crate) fn are_all(&self, pool: &PoolId, generation: u64) -> bool {
-        let agrees = |label: &Label| label.generation == generation && label.pool_id == *pool;
-        self.copies.iter().all(|copy| copy.as_ref().is_ok_and(agrees))
-    }
-}
 
 /// A device that did not take a label, before that was in force anywhere.
 #[derive(Debug)]
@@ -185,7 +109,7 @@ fn finish_labels(devices: &[Arc<OpenDevice>], in_force: &Label) -> Result<(), Re
             continue;
         }
         let read = read_patiently(
-            device.device.as_ref(),
+            device.raw(),
             LABEL_OFFSETS[1],
             &mut buffer,
             LABEL_BYTES,

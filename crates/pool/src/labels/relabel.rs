@@ -1,66 +1,102 @@
-//! One change of the labels of an open pool, with whichever devices take it.
+//! `Labels`: changes of the labels of an open pool, with whichever devices take them.
 //!
 //! Invariants: changes happen one at a time, and none is visible in RAM before labels that say so are durable; a device that
 //! does not take a label is noted on the others as absent before the change is in force, so that what it knows is never
 //! taken for the newest state later; no device is noted so before one that is not has the newest root, since roots of devices
 //! that were away do not count; no generation is used for two labels.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::label_io::write_labels;
 use crate::{
-    Pool, PoolError, Presence,
-    devices::OpenDevice,
-    lifecycle::note_paths,
-    ondisk::{Label, Member},
+    PoolError,
+    devices::{Members, OpenDevice, note_paths},
+    ondisk::{Label, Member, Presence},
+    roots::Roots,
 };
 
-impl Pool {
-    pub(crate) fn update(
-        &self,
-        change: impl FnOnce(&mut Label) -> Result<(), PoolError>,
-    ) -> Result<(), PoolError> {
-        self.check_writable()?;
-        let _updating = self.updating.lock();
-        let mut label = self.next_label();
-        change(&mut label)?;
-        let open = self.open.read().to_vec();
-        self.relabel(label, open).map(drop)
+/// What was tried, besides what is in force.
+struct Tried {
+    /// The highest generation that any label may bear that was written, or begun to be.
+    generation: u64,
+    /// What the labels are to say once the pool proved to open.
+    pending: Option<Label>,
+}
+
+/// See the module.
+pub(crate) struct Labels {
+    members: Arc<Members>,
+    roots: Arc<Roots>,
+    /// Serialises changes; held across their I/O, and taken before the locks of roots and devices.
+    tried: Mutex<Tried>,
+}
+
+/// The labels while nobody else changes them.
+pub(crate) struct LockedLabels<'a> {
+    members: &'a Members,
+    roots: &'a Roots,
+    tried: MutexGuard<'a, Tried>,
+}
+
+impl Labels {
+    /// `generation`: the highest that was found on any device.
+    pub(crate) fn new(
+        members: Arc<Members>,
+        roots: Arc<Roots>,
+        generation: u64,
+        pending: Option<Label>,
+    ) -> Self {
+        Self {
+            members,
+            roots,
+            tried: Mutex::new(Tried { generation, pending }),
+        }
     }
 
-    /// Writes a label that was made while opening.
-    pub(crate) fn replace_label(&self, label: Label) -> Result<(), PoolError> {
-        let _updating = self.updating.lock();
-        let open = self.open.read().to_vec();
-        self.relabel(label, open).map(drop)
+    /// Waits until the labels are not being changed, and keeps others from it.
+    pub(crate) fn lock(&self) -> LockedLabels<'_> {
+        LockedLabels {
+            members: &self.members,
+            roots: &self.roots,
+            tried: self.tried.lock(),
+        }
+    }
+
+    /// Changes what the labels say; durable when it returns.
+    pub(crate) fn update<T>(
+        &self,
+        change: impl FnOnce(&mut Label) -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        self.members.check_writable()?;
+        let mut labels = self.lock();
+        let mut label = labels.next();
+        let changed = change(&mut label)?;
+        labels.write(label, self.members.open().to_vec())?;
+        Ok(changed)
     }
 
     /// Writes what the opening found that the labels must say, now that the pool proved to open.
-    pub(crate) fn settle_label(&self) -> Result<(), PoolError> {
-        let _updating = self.updating.lock();
-        let pending = self.pending.lock().clone();
-        let Some(mut label) = pending else { return Ok(()) };
+    pub(crate) fn settle(&self) -> Result<(), PoolError> {
+        let mut labels = self.lock();
+        let Some(mut label) = labels.tried.pending.clone() else {
+            return Ok(());
+        };
         // What was tried in vain before, here or by a change, may lie on some device and say something else.
-        let tried = self.tried_generation.load(Ordering::Relaxed);
-        label.generation = label.generation.max(tried + 1);
-        let open = self.open.read().to_vec();
-        self.relabel(label, open).map(drop)
+        label.generation = label.generation.max(labels.tried.generation + 1);
+        labels.write(label, self.members.open().to_vec()).map(drop)
     }
 
-    /// Devices that the labels call absent, and which are there, have a whole copy now of what of the log is to be on them; they
-    /// get the newest root, and from here on can stand for the others; one that does not take it stays absent. What else they
-    /// missed is still to be brought to them.
-    ///
-    /// # Errors
-    /// If no device takes the root or the label.
-    pub fn take_back(&self, devices: &[u16]) -> Result<(), PoolError> {
+    /// Devices that came back stand for the others again; see [`Pool::take_back`](crate::Pool::take_back).
+    pub(crate) fn take_back(&self, devices: &[u16]) -> Result<(), PoolError> {
         let is_out = |member: &Member| devices.contains(&member.number) && member.is_absent();
-        let any = self.label.read().members.iter().any(is_out);
-        if self.read_only || !any {
+        let any = self.members.read().label().members.iter().any(is_out);
+        if self.members.is_read_only() || !any {
             return Ok(());
         }
-        self.lacking.lock().retain(|number| !devices.contains(number));
-        let devices = self.carry_root_to(devices)?;
+        self.members.forget_lacking(devices);
+        let devices = self.roots.carry_to(devices)?;
         let is_out = |member: &Member| devices.contains(&member.number) && member.is_absent();
         self.update(|label| {
             for member in label.members.iter_mut().filter(|member| is_out(member)) {
@@ -70,53 +106,23 @@ impl Pool {
         })
     }
 
-    /// A device did not take what another one has, and is otherwise in use: the next
-    /// [`note_failing`](Self::note_failing) says so on the labels. One that is missing is known to be.
-    pub fn note_lacking(&self, device: u16) {
-        let mut lacking = self.lacking.lock();
-        if !lacking.contains(&device) && self.has_device(device) {
-            lacking.push(device);
-        }
-    }
-
-    /// Notes devices on the labels of the others that fail, or lack what others have: without these they are of the past.
-    ///
-    /// # Errors
-    /// If no other device takes the label.
-    pub fn note_failing(&self) -> Result<(), PoolError> {
-        let open = self.open.read().clone();
-        let lacking = self.lacking.lock().clone();
-        let is_noted =
-            |device: &Arc<OpenDevice>| device.failure().is_some() || lacking.contains(&device.number);
-        if self.read_only || !open.iter().any(is_noted) || open.iter().all(is_noted) {
-            return Ok(());
-        }
-        let failing: Vec<u16> = {
-            let label = self.label.read();
-            let here = open.iter().filter(|device| is_noted(device));
-            here.map(|device| device.number)
-                .filter(|number| label.member(*number).is_some_and(|member| !member.is_absent()))
-                .collect()
-        };
-        if failing.is_empty() {
+    /// Notes on the labels of the others the devices that fail or lack something; see [`Pool::note_failing`](crate::Pool::note_failing).
+    pub(crate) fn note_failing(&self) -> Result<(), PoolError> {
+        let noted = self.members.read().to_be_noted();
+        if self.members.is_read_only() || noted.is_empty() {
             return Ok(());
         }
         self.update(|label| {
             let since = label.generation - 1;
-            let noted = label
-                .members
-                .iter_mut()
-                .filter(|member| failing.contains(&member.number));
+            let members = label.members.iter_mut();
+            let noted = members.filter(|member| noted.contains(&member.number));
             noted.for_each(|member| member.set_presence(Presence::Absent { since }));
             Ok(())
         })
     }
 
     /// A device that came back has all again that is to be on it.
-    ///
-    /// # Errors
-    /// If no device takes the label.
-    pub fn note_whole(&self, device: u16) -> Result<(), PoolError> {
+    pub(crate) fn note_whole(&self, device: u16) -> Result<(), PoolError> {
         self.update(|label| {
             let mut members = label.members.iter_mut();
             let behind =
@@ -127,11 +133,28 @@ impl Pool {
             Ok(())
         })
     }
+}
+
+impl LockedLabels<'_> {
+    /// What the labels say, or are about to, to be changed.
+    pub(crate) fn next(&self) -> Label {
+        let mut label = match &self.tried.pending {
+            Some(pending) => pending.clone(),
+            None => self.members.label(),
+        };
+        label.generation = label.generation.max(self.tried.generation) + 1;
+        note_paths(&mut label, &self.members.open());
+        label
+    }
 
     /// Writes a label on those of `devices` that it does not call absent, and takes over both. A device that refuses it is
     /// noted as absent, as long as another one is left. Returns whether every device has it for good.
-    pub(crate) fn relabel(&self, mut label: Label, devices: Vec<Arc<OpenDevice>>) -> Result<bool, PoolError> {
-        let in_force = self.label.read().clone();
+    pub(crate) fn write(
+        &mut self,
+        mut label: Label,
+        devices: Vec<Arc<OpenDevice>>,
+    ) -> Result<bool, PoolError> {
+        let in_force = self.members.label();
         let mut everywhere = true;
         let mut out = Vec::new();
         let is_absent = |label: &Label, number: u16| label.member(number).is_some_and(Member::is_absent);
@@ -152,17 +175,17 @@ impl Pool {
                 // Held until the label is in force: a root that came in between might reach those alone that it calls absent.
                 let roots = carrying_roots.get_or_insert_with(|| self.roots.lock());
                 let carry = |number: &u16| carriers.iter().any(|device| device.number == *number);
-                let mut others: Vec<u16> = self.open.read().iter().map(|device| device.number).collect();
+                let mut others: Vec<u16> = self.members.open().iter().map(|device| device.number).collect();
                 others.retain(|number| !carry(number));
-                self.repeat_root_locked(roots, &others)?;
+                roots.repeat(&others)?;
             }
-            self.tried_generation
-                .fetch_max(label.generation, Ordering::Relaxed);
+            self.tried.generation = self.tried.generation.max(label.generation);
             // Whoever carries this one may have left.
             label.number = carriers[0].number;
             let refused = match write_labels(&carriers, &label, Some(&in_force)) {
                 Ok(all) => {
-                    self.adopt(label, devices);
+                    self.tried.pending = None;
+                    self.members.adopt(label, devices);
                     out.iter()
                         .for_each(|(device, error): &(Arc<OpenDevice>, PoolError)| device.give_up(error));
                     return Ok(everywhere && all);
@@ -185,30 +208,5 @@ impl Pool {
                 member.set_presence(Presence::Absent { since });
             }
         }
-    }
-
-    /// What the labels say, or are about to, to be changed.
-    pub(crate) fn next_label(&self) -> Label {
-        let pending = self.pending.lock().clone();
-        let mut label = pending.unwrap_or_else(|| self.label.read().clone());
-        let tried = self.tried_generation.load(Ordering::Relaxed);
-        label.generation = label.generation.max(tried) + 1;
-        note_paths(&mut label, &self.open.read());
-        label
-    }
-
-    /// Takes over a label that is durable and the devices that are open.
-    fn adopt(&self, label: Label, devices: Vec<Arc<OpenDevice>>) {
-        let tier_of = |number: u16| label.member(number).map(|member| member.tier);
-        for device in &devices {
-            device
-                .tier
-                .store(tier_of(device.number).unwrap_or(0), Ordering::Relaxed);
-        }
-        *self.pending.lock() = None;
-        let mut current = self.label.write();
-        self.allocator.lock().set_tiers(tier_of);
-        *self.open.write() = Arc::new(devices);
-        *current = label;
     }
 }

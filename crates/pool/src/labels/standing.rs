@@ -5,24 +5,7 @@
 //! used apart, which no opening takes for the other; a device that came back stays marked until somebody brought what it
 //! missed back to it. See docs/decisions/0022.
 
-use super::label_io::LabelCopies;
-use crate::ondisk::{Label, Member};
-
-/// What the labels say of a device, besides that it belongs to the pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Presence {
-    /// It has all that is to be on it.
-    #[default]
-    Whole,
-    /// The pool is in use without it. It can know of no label of this pool's past above generation `since`, but for those that
-    /// its entry lists as begun.
-    Absent {
-        /// That generation.
-        since: u64,
-    },
-    /// It was away and is there again; content that was to have a copy on it may lack that.
-    Behind,
-}
+use crate::ondisk::{Label, LabelCopies, Member, Presence};
 
 /// What a device is to the pool that a label describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use std::{
 
 use terrace_device::peek_path;
 
-use super::open::describe_missing;
+use super::agreement::describe_missing;
 use crate::{
-    Pool, PoolError, PoolId, PoolState,
-    labels::{LabelCopies, Standing, standing},
-    ondisk::Label,
+    PoolError, PoolId,
+    labels::{Standing, standing},
+    ondisk::{Label, LabelCopies, PoolState},
 };
 
 /// A device with a label.
@@ -172,17 +172,14 @@ pub fn is_pool_member(path: &Path) -> Option<String> {
     (label.state != PoolState::Destroyed).then(|| label.pool_name.clone())
 }
 
-impl Pool {
-    /// The number of the device of this pool that is at `path`, whatever its age, by its label.
-    pub fn member_at(&self, path: &Path) -> Option<u16> {
-        let device = peek_path(path).ok()?;
-        let copies = LabelCopies::read(device.as_ref());
-        let label = copies.newest().filter(|label| label.pool_id == self.id())?;
-        let own = label.own()?;
-        let members = &self.label.read().members;
-        let member = members.iter().find(|member| member.id == own.id);
-        member.map(|member| member.number)
-    }
+/// The number of the device that is at `path`, whatever its age, in the pool that `label` describes.
+pub(crate) fn member_at(path: &Path, label: &Label) -> Option<u16> {
+    let device = peek_path(path).ok()?;
+    let copies = LabelCopies::read(device.as_ref());
+    let found = copies.newest().filter(|found| found.pool_id == label.pool_id)?;
+    let own = found.own()?;
+    let member = label.members.iter().find(|member| member.id == own.id);
+    member.map(|member| member.number)
 }
 
 fn fits(path: &Path) -> bool {

@@ -1,13 +1,21 @@
-//! Lifecycle: pools are found, made, opened and changed; roots are written.
+//! Lifecycle: pools are found, made and opened, and devices join and leave.
+//!
+//! Owns nothing: it uses the labels, roots, space and devices of a pool.
 
+mod agreement;
 mod change_devices;
-pub(crate) mod find_pools;
+mod create;
+mod find_pools;
+mod joining;
 mod open;
-mod roots;
 
 pub use change_devices::DeviceAdd;
+pub use create::CreateOptions;
 pub use find_pools::{FoundDevice, FoundPool, is_pool_member, scan};
-pub use open::{CreateOptions, OpenOptions, check_device_size};
+pub use joining::check_device_size;
+pub use open::OpenOptions;
 
-pub(crate) use open::note_paths;
-pub(crate) use roots::{Roots, Slots};
+pub(crate) use change_devices::DeviceChanges;
+pub(crate) use create::create;
+pub(crate) use find_pools::member_at;
+pub(crate) use open::{Opened, Returned, open};

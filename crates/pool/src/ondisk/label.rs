@@ -11,9 +11,10 @@ use terrace_device::AlignedBuffer;
 
 use super::{
     layout::{DEVICE_BYTES_MIN, LABEL_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN},
-    tier::{check_name, text},
+    presence::Presence,
+    tier::{TierSettings, check_name, text},
 };
-use crate::{PoolId, TierSettings, labels::Presence};
+use crate::PoolId;
 
 /// Bytes that the properties of a pool may take in the label.
 pub const PROPERTIES_BYTES_MAX: usize = 16 * 1024;

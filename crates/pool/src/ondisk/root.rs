@@ -9,8 +9,8 @@
 use terrace_codec::{Reader, Writer};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, Device};
 
-use super::{label::GENERATION_MAX, layout::ROOT_OFFSETS};
-use crate::{PoolId, labels::read_patiently};
+use super::{label::GENERATION_MAX, layout::ROOT_OFFSETS, patient_read::read_patiently};
+use crate::PoolId;
 
 /// Longest payload of the root record, bytes.
 pub const ROOT_BYTES_MAX: usize = 64 * 1024;

@@ -1,7 +1,5 @@
 //! The unit of allocation on a device.
 
-use crate::PoolError;
-
 /// A segment of a pool: the device's number and the index on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId {
@@ -50,54 +48,6 @@ impl SegmentRange {
     /// Whether this is one of them.
     pub fn contains(&self, segment: SegmentId) -> bool {
         segment.device == self.device && segment.index >= self.from
-    }
-}
-
-/// One of several reads ([`Pool::read_many`](crate::Pool::read_many)).
-pub struct SegmentRead<'a> {
-    /// The segment.
-    pub segment: SegmentId,
-    /// From where in it, bytes.
-    pub offset: u64,
-    /// What is to be filled.
-    pub buffer: &'a mut [u8],
-    /// Whether it was.
-    pub outcome: Result<(), PoolError>,
-}
-
-impl<'a> SegmentRead<'a> {
-    /// Not done yet.
-    pub fn new(segment: SegmentId, offset: u64, buffer: &'a mut [u8]) -> Self {
-        Self {
-            segment,
-            offset,
-            buffer,
-            outcome: Ok(()),
-        }
-    }
-}
-
-/// One of several writes ([`Pool::write_many`](crate::Pool::write_many)).
-pub struct SegmentWrite<'a> {
-    /// The segment.
-    pub segment: SegmentId,
-    /// From where in it, bytes.
-    pub offset: u64,
-    /// What is to be written.
-    pub data: &'a [u8],
-    /// Whether it was; `None`: it was not tried.
-    pub outcome: Option<Result<(), PoolError>>,
-}
-
-impl<'a> SegmentWrite<'a> {
-    /// Not tried yet.
-    pub fn new(segment: SegmentId, offset: u64, data: &'a [u8]) -> Self {
-        Self {
-            segment,
-            offset,
-            data,
-            outcome: None,
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use terrace_codec::{DecodeError, Reader, Writer};
 
-use crate::space::Landing;
+use super::landing::Landing;
 
 /// Longest name of a tier, bytes.
 const NAME_BYTES_MAX: usize = 64;

@@ -5,13 +5,12 @@
 //! segment just released is the last to be written over. While other tiers have room, what lands leaves a floor of each free for
 //! the log, metadata and compaction, and these leave compaction the last: without a segment to write to it could bring none back.
 
-use std::sync::Arc;
-
-use super::{
-    content_room::{ContentRoom, must_give},
-    landing_tier::landing_tier,
+use super::content_room::{ContentRoom, must_give};
+use crate::{
+    PoolError,
+    devices::Membership,
+    ondisk::{HIGH_WATER_DEFAULT, SegmentId, SegmentKind, TierSettings, landing_tier},
 };
-use crate::{HIGH_WATER_DEFAULT, PoolError, SegmentId, SegmentKind, TierSettings, devices::OpenDevice};
 
 /// From which tier a segment is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,11 +49,11 @@ pub struct Request<'a> {
 
 /// The segments of one device.
 #[derive(Debug)]
-pub(crate) struct DeviceSegments {
-    pub(crate) number: u16,
-    pub(crate) tier: u8,
+pub(super) struct DeviceSegments {
+    number: u16,
+    tier: u8,
     /// New segments may be taken from it.
-    pub(crate) usable: bool,
+    usable: bool,
     words: Vec<u64>,
     count: u32,
     /// From here on no segment is handed out: the device is to be shrunk.
@@ -67,11 +66,11 @@ pub(crate) struct DeviceSegments {
 }
 
 impl DeviceSegments {
-    fn new(number: u16, tier: u8, count: u32) -> Self {
+    fn new(number: u16, count: u32) -> Self {
         Self {
             number,
-            tier,
-            usable: true,
+            tier: 0,
+            usable: false,
             words: vec![0; count.div_ceil(64) as usize],
             count,
             limit: count,
@@ -137,29 +136,41 @@ impl DeviceSegments {
 
 /// The segments of all devices that are there.
 #[derive(Debug, Default)]
-pub(crate) struct Allocator {
+pub(super) struct Allocator {
     devices: Vec<DeviceSegments>,
+    /// By tier: the fill level up to which it keeps what is written, instead of its high-water mark.
+    holds: Vec<Option<f64>>,
 }
 
 /// Segments of a device or a tier: all, and the free ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) total: u64,
-    pub(crate) free: u64,
+pub(super) struct Counts {
+    pub(super) total: u64,
+    pub(super) free: u64,
 }
 
 impl Allocator {
-    pub(crate) fn add(&mut self, number: u16, tier: u8, count: u32) {
-        let place = self.devices.partition_point(|device| device.number < number);
-        self.devices
-            .insert(place, DeviceSegments::new(number, tier, count));
+    /// Adds a device; nothing is taken from it before the next [`refresh`](Self::refresh).
+    pub(super) fn add(&mut self, number: u16, count: u32) {
+        self.put_back(DeviceSegments::new(number, count));
     }
 
-    pub(crate) fn remove(&mut self, number: u16) {
-        self.devices.retain(|device| device.number != number);
+    pub(super) fn set_holds(&mut self, levels: Vec<Option<f64>>) {
+        self.holds = levels;
     }
 
-    pub(crate) fn device_mut(&mut self, number: u16) -> Option<&mut DeviceSegments> {
+    /// Adds a device that was taken out.
+    pub(super) fn put_back(&mut self, device: DeviceSegments) {
+        let place = self.devices.partition_point(|other| other.number < device.number);
+        self.devices.insert(place, device);
+    }
+
+    pub(super) fn remove(&mut self, number: u16) -> Option<DeviceSegments> {
+        let at = self.devices.iter().position(|device| device.number == number)?;
+        Some(self.devices.remove(at))
+    }
+
+    fn device_mut(&mut self, number: u16) -> Option<&mut DeviceSegments> {
         self.devices.iter_mut().find(|device| device.number == number)
     }
 
@@ -167,14 +178,7 @@ impl Allocator {
         self.devices.iter().find(|device| device.number == number)
     }
 
-    /// Sets the tier of every device anew (a tier was put in front of others).
-    pub(crate) fn set_tiers(&mut self, tier_of: impl Fn(u16) -> Option<u8>) {
-        for device in &mut self.devices {
-            device.tier = tier_of(device.number).unwrap_or(device.tier);
-        }
-    }
-
-    pub(crate) fn grow(&mut self, number: u16, count: u32) {
+    pub(super) fn grow(&mut self, number: u16, count: u32) {
         if let Some(device) = self.device_mut(number)
             && count > device.count
         {
@@ -185,19 +189,19 @@ impl Allocator {
     }
 
     /// Hands out nothing from this index on, or (`None`) everything again.
-    pub(crate) fn set_limit(&mut self, number: u16, limit: Option<u32>) {
+    pub(super) fn set_limit(&mut self, number: u16, limit: Option<u32>) {
         if let Some(device) = self.device_mut(number) {
             device.set_limit(limit.unwrap_or(u32::MAX));
         }
     }
 
     /// Segments of a device in use from an index on.
-    pub(crate) fn claimed_from(&self, number: u16, from: u32) -> u32 {
+    pub(super) fn claimed_from(&self, number: u16, from: u32) -> u32 {
         self.device(number).map_or(0, |device| device.claimed_from(from))
     }
 
     /// Takes the end off a device; only when nothing on it is in use.
-    pub(crate) fn shrink(&mut self, number: u16, count: u32) {
+    pub(super) fn shrink(&mut self, number: u16, count: u32) {
         if let Some(device) = self.device_mut(number)
             && count < device.count
         {
@@ -207,27 +211,28 @@ impl Allocator {
         }
     }
 
-    pub(crate) fn counts(&self, number: u16) -> Counts {
+    pub(super) fn counts(&self, number: u16) -> Counts {
         self.device(number)
             .map_or(Counts::default(), DeviceSegments::counts)
     }
 
-    /// Notes which devices new segments may be taken from.
-    pub(crate) fn set_usable(&mut self, open: &[Arc<OpenDevice>]) {
-        for device in open {
+    /// Notes in which tier devices are, and which of them new segments may be taken from.
+    pub(super) fn refresh(&mut self, members: &Membership) {
+        for device in members.open() {
             if let Some(segments) = self.device_mut(device.number) {
                 segments.usable = device.is_usable();
+                segments.tier = members.tier_of(device.number).unwrap_or(segments.tier);
             }
         }
     }
 
-    /// Counts over the devices that may be written and pass `filter`.
-    pub(crate) fn usable_counts(&self, filter: impl Fn(&DeviceSegments) -> bool) -> Counts {
-        self.sum(|device| device.usable && filter(device))
+    /// Counts over the devices that may be written, of one tier or (`None`) all.
+    pub(super) fn usable_counts(&self, tier: Option<u8>) -> Counts {
+        self.sum(|device| device.usable && tier.is_none_or(|tier| device.tier == tier))
     }
 
     /// Counts over all devices that are there, of one tier or (`None`) all.
-    pub(crate) fn all_counts(&self, tier: Option<u8>) -> Counts {
+    pub(super) fn all_counts(&self, tier: Option<u8>) -> Counts {
         self.sum(|device| tier.is_none_or(|tier| device.tier == tier))
     }
 
@@ -242,12 +247,12 @@ impl Allocator {
         })
     }
 
-    pub(crate) fn is_claimed(&self, segment: SegmentId) -> bool {
+    pub(super) fn is_claimed(&self, segment: SegmentId) -> bool {
         self.device(segment.device)
             .is_some_and(|device| device.is_set(segment.index))
     }
 
-    pub(crate) fn claim(&mut self, segment: SegmentId) -> Result<(), PoolError> {
+    pub(super) fn claim(&mut self, segment: SegmentId) -> Result<(), PoolError> {
         let device = self.existing(segment)?;
         if device.is_set(segment.index) {
             return Err(PoolError::Segment {
@@ -263,7 +268,7 @@ impl Allocator {
         Ok(())
     }
 
-    pub(crate) fn release(&mut self, segment: SegmentId) -> Result<(), PoolError> {
+    pub(super) fn release(&mut self, segment: SegmentId) -> Result<(), PoolError> {
         let device = self.existing(segment)?;
         if !device.is_set(segment.index) {
             return Err(PoolError::Segment {
@@ -293,17 +298,16 @@ impl Allocator {
         }
     }
 
-    pub(crate) fn allocate(
+    pub(super) fn allocate(
         &mut self,
         request: &Request<'_>,
         tiers: &[TierSettings],
-        holds: &[Option<f64>],
     ) -> Result<SegmentId, PoolError> {
         let no_space = |place: String| Err(PoolError::NoSpace(place));
         // Of data, what has no match on another device is no reserve: compaction could not write there.
         let free = match request.kind {
             SegmentKind::Data if request.leave_free > 0 => self.content_room(tiers).raw,
-            _ => self.usable_counts(|_| true).free,
+            _ => self.usable_counts(None).free,
         };
         if free <= request.leave_free {
             return no_space("the pool beyond its reserve".into());
@@ -322,8 +326,8 @@ impl Allocator {
             if let TierChoice::Sequential | TierChoice::Random = request.choice {
                 // A tier that holds keeps what would land below it.
                 let holding = (0..order[0]).find(|tier| {
-                    holds.get(usize::from(*tier)).is_some_and(Option::is_some)
-                        && self.is_below_mark(*tier, request.garbage, tiers, holds)
+                    self.holds.get(usize::from(*tier)).is_some_and(Option::is_some)
+                        && self.is_below_mark(*tier, request.garbage, tiers)
                 });
                 if let Some(tier) = holding {
                     order.retain(|other| *other != tier);
@@ -331,16 +335,16 @@ impl Allocator {
                 }
             }
             let beyond_floor = |tier: &u8| {
-                let counts = self.usable_counts(|device| device.tier == *tier);
+                let counts = self.usable_counts(Some(*tier));
                 counts.free > floor_of(counts.total)
             };
             let beyond: Vec<u8> = order.iter().copied().filter(beyond_floor).collect();
-            let below_mark = |tier: &&u8| self.is_below_mark(**tier, request.garbage, tiers, holds);
+            let below_mark = |tier: &&u8| self.is_below_mark(**tier, request.garbage, tiers);
             let (first, then): (Vec<u8>, Vec<u8>) = beyond.iter().partition(below_mark);
             order = first.into_iter().chain(then).chain(order).collect();
         } else {
             let beyond_last = |tier: &u8| {
-                let counts = self.usable_counts(|device| device.tier == *tier);
+                let counts = self.usable_counts(Some(*tier));
                 counts.free > last_of(counts.total)
             };
             let beyond: Vec<u8> = order.iter().copied().filter(beyond_last).collect();
@@ -359,19 +363,14 @@ impl Allocator {
     }
 
     /// Whether one more segment leaves the tier at or below its mark, as far as it is not filled with garbage.
-    fn is_below_mark(
-        &self,
-        tier: u8,
-        garbage: &[u64],
-        tiers: &[TierSettings],
-        holds: &[Option<f64>],
-    ) -> bool {
-        let counts = self.usable_counts(|device| device.tier == tier);
+    fn is_below_mark(&self, tier: u8, garbage: &[u64], tiers: &[TierSettings]) -> bool {
+        let counts = self.usable_counts(Some(tier));
         let at = usize::from(tier);
         let used = counts.total - counts.free;
         let filled = used.saturating_sub(garbage.get(at).copied().unwrap_or(0));
         let high_water = tiers.get(at).map_or(1.0, |settings| settings.high_water);
-        let mark = holds
+        let mark = self
+            .holds
             .get(at)
             .copied()
             .flatten()
@@ -442,7 +441,7 @@ impl Allocator {
 const LANDING: f64 = 15.0 / 16.0;
 
 /// Fill level up to which new content lands on a tier with this high-water mark.
-pub(crate) fn landing_mark(high_water: f64) -> f64 {
+pub(super) fn landing_mark(high_water: f64) -> f64 {
     match high_water >= HIGH_WATER_DEFAULT {
         true => high_water.max(LANDING),
         false => high_water,
@@ -454,7 +453,7 @@ pub(crate) fn landing_mark(high_water: f64) -> f64 {
 const FLOOR_MIN: u64 = 8;
 
 /// Of so many segments of a tier, those that what lands leaves free.
-pub(crate) fn floor_of(segments: u64) -> u64 {
+pub(super) fn floor_of(segments: u64) -> u64 {
     (segments / 32).max(FLOOR_MIN).min(segments / 8)
 }
 

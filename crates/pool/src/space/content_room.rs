@@ -16,7 +16,7 @@ pub struct ContentRoom {
 
 impl ContentRoom {
     /// Counts one more tier, with so many free segments on each of its devices.
-    pub(crate) fn add(&mut self, free: Vec<u64>, copies: u8) {
+    pub(super) fn add(&mut self, free: Vec<u64>, copies: u8) {
         // With fewer devices a tier goes on with fewer copies.
         let copies = u64::from(copies).clamp(1, (free.len() as u64).max(1));
         self.add_sets(matched_sets(free, copies as usize), copies);
@@ -35,7 +35,7 @@ impl ContentRoom {
 
     /// Counts the tier of a device that leaves: each of the others has so many free segments, and gets some; beside the least of
     /// each, `anywhere` get free in all, nobody knows on which. What is counted can be had wherever that is.
-    pub(crate) fn add_with_freed(&mut self, devices: &[(u64, Freed)], anywhere: u64, copies: u8) {
+    pub(super) fn add_with_freed(&mut self, devices: &[(u64, Freed)], anywhere: u64, copies: u8) {
         let copies = u64::from(copies).clamp(1, (devices.len() as u64).max(1));
         let sure: Vec<u64> = devices.iter().map(|(free, freed)| free + freed.least).collect();
         let with_more = devices.iter().zip(&sure);
@@ -94,7 +94,7 @@ fn most(numbers: impl Iterator<Item = u64>, count: usize) -> u64 {
 
 /// Whether a device with `free` segments must give one to every set of which `missing` are to be found on devices that have
 /// `all` free together, or what it has free beyond the others' would be of no use.
-pub(crate) fn must_give(free: u64, all: u64, missing: u64) -> bool {
+pub(super) fn must_give(free: u64, all: u64, missing: u64) -> bool {
     free * missing >= all
 }
 

@@ -1,12 +1,13 @@
 //! Space: which segments are free, on which tier, and for whom.
+//!
+//! Owns the maps of segments, behind the lock of `FreeSpace`; it is taken after that of the devices and never held across I/O.
 
 mod allocator;
 mod content_room;
-mod landing_tier;
+mod free_space;
 
 pub use allocator::{Request, TierChoice};
 pub use content_room::{ContentRoom, Freed};
-pub use landing_tier::{Landing, landing_tier};
+pub use free_space::TierInfo;
 
-pub(crate) use allocator::{Allocator, floor_of, landing_mark};
-pub(crate) use landing_tier::take_from_others;
+pub(crate) use free_space::FreeSpace;

@@ -5,7 +5,7 @@
 
 use terrace_codec::DecodeError;
 
-use crate::TierSettings;
+use super::tier::TierSettings;
 
 const SEQUENTIAL: u8 = 1;
 const RANDOM: u8 = 2;

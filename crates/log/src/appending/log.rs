@@ -1,11 +1,8 @@
-//! `Log`: appends entries.
+//! `Log`: where the log stands, which segments hold it, and in which it goes on.
 //!
-//! Invariants: one append at a time, in order of sequence; the position is read without waiting for I/O; the segments
-//! in which the log goes on are chosen before the entry that names them is written (on a full pool there may be none
-//! for some entries, and the log ends with its segment if that lasts); an entry is appended if at least
-//! one copy of it was written, and a copy that failed is not used again until the next segment. A copy on a slower tier is
-//! written behind the others (see `behind`) where the tier of the faster one keeps content once only: each entry says how
-//! far that copy was behind.
+//! Invariants: the position is read without waiting for I/O; the segments in which the log goes on are chosen before the entry
+//! that names them is written (on a full pool there may be none for some entries, and the log ends with its segment if that
+//! lasts). Locks: `appending`, `catching`, `state`, in this order; the first two are held across I/O.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,61 +11,35 @@ use std::{
 
 use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
-use terrace_pool::{
-    Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, SegmentWrite, TierChoice,
-};
+use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
 
-use crate::{Copies, EntryHeader, HEADER_BYTES, LogError, LogPosition, behind::Due};
+use super::lagging_replica::Due;
+use crate::{Copies, LogError, LogPosition};
 
-const BLOCK: usize = 4096;
 /// An entry is split rather than moved to the next segment when at least this much is left.
 pub(crate) const SPLIT_BYTES: usize = 64 * 1024;
 
-/// What an append did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Appended {
-    /// For each entry written the devices that hold it: all are to be flushed, and of each group one that does is
-    /// enough.
-    pub groups: Vec<Vec<u16>>,
-    /// Devices on which a copy could not be written.
-    pub failed: Vec<u16>,
-    /// Bytes written, one copy.
-    pub bytes: u64,
-    /// For each entry the slower device that gets it later.
-    pub behind: Vec<Option<u16>>,
-}
-
-impl Appended {
-    /// Adds what a later append did.
-    pub fn join(&mut self, later: Self) {
-        self.groups.extend(later.groups);
-        self.failed.extend(later.failed);
-        self.bytes += later.bytes;
-        self.behind.extend(later.behind);
-    }
-}
-
-struct State {
-    position: LogPosition,
+pub(super) struct State {
+    pub(super) position: LogPosition,
     /// The copies of the current segment that still take writes.
-    working: Copies,
+    pub(super) working: Copies,
     /// Segments that hold the log, oldest first, up to the one of `position`.
-    segments: VecDeque<Copies>,
+    pub(super) segments: VecDeque<Copies>,
     /// For each append since the last release: the place behind it, in order.
-    marks: VecDeque<LogPosition>,
+    pub(super) marks: VecDeque<LogPosition>,
     /// Bytes appended since the oldest mark.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Whether what was written names the next segments of `position`.
-    named: bool,
+    pub(super) named: bool,
     /// The log is to leave these devices: what it goes on in must not lie there.
-    leaving: Leaving,
+    pub(super) leaving: Leaving,
     /// Segments that were named as the next ones and were not used after all.
-    abandoned: Vec<Copies>,
+    pub(super) abandoned: Vec<Copies>,
     /// What slower copies do not have yet, in order.
-    due: VecDeque<Due>,
-    due_bytes: u64,
+    pub(super) due: VecDeque<Due>,
+    pub(super) due_bytes: u64,
     /// Copies that lack entries, since a write of one failed.
-    gaps: BTreeSet<SegmentId>,
+    pub(super) gaps: BTreeSet<SegmentId>,
 }
 
 impl State {
@@ -80,7 +51,7 @@ impl State {
 
 /// How far the log is in leaving its segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Leaving {
+pub(super) enum Leaving {
     No,
     /// The next entry names new next segments.
     Name,
@@ -90,12 +61,13 @@ enum Leaving {
 
 /// The log of a pool.
 pub struct Log {
-    pub(crate) pool: Arc<Pool>,
-    nonce: u64,
-    state: Mutex<State>,
-    appending: Mutex<AlignedBuffer>,
-    /// Held by whoever writes to slower copies; taken after `appending` and before `state`.
-    pub(crate) catching: Mutex<()>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) nonce: u64,
+    pub(super) state: Mutex<State>,
+    /// Held during an append, with the buffer for its entries.
+    pub(super) appending: Mutex<AlignedBuffer>,
+    /// Held by whoever writes to lagging replicas.
+    pub(super) catching: Mutex<()>,
 }
 
 impl Log {
@@ -147,219 +119,7 @@ impl Log {
         }
     }
 
-    /// Appends `payload`, which holds the sequences `first..=last`, and says that everything up to `flushed` is
-    /// durable. Durable itself when one of the returned devices was flushed.
-    pub fn append(&self, first: u64, last: u64, flushed: u64, payload: &[u8]) -> Result<Appended, LogError> {
-        self.append_beside(first, last, flushed, payload, &mut [])
-    }
-
-    /// As [`append`](Self::append); `beside` is written at the same time as the entry, in no order. What became of
-    /// it stands there: after an error it may not have been tried.
-    pub fn append_beside(
-        &self,
-        first: u64,
-        last: u64,
-        flushed: u64,
-        payload: &[u8],
-        beside: &mut [SegmentWrite<'_>],
-    ) -> Result<Appended, LogError> {
-        let mut beside = Some(beside);
-        let mut buffer = self.appending.lock();
-        let mut appended = Appended {
-            groups: Vec::new(),
-            failed: Vec::new(),
-            bytes: 0,
-            behind: Vec::new(),
-        };
-        let mut rest = payload;
-        let segment_bytes = self.pool.segment_bytes() as usize;
-        loop {
-            let (position, working) = self.ready()?;
-            // Without a next segment the end is kept for an entry that names one, and for the fences of some openings.
-            let kept = if position.next.is_empty() && !payload.is_empty() {
-                SPLIT_BYTES
-            } else {
-                0
-            };
-            let room = (segment_bytes - position.offset as usize).saturating_sub(kept);
-            let (leaving, named) = {
-                let state = self.state.lock();
-                (state.leaving, state.named)
-            };
-            if leaving == Leaving::Go {
-                self.advance()?;
-                continue;
-            }
-            let fits = (HEADER_BYTES + rest.len()).next_multiple_of(BLOCK) <= room;
-            // Nothing fits any more, or too little to be worth a part of its own but to name where the log goes on.
-            // Nor is a part written of what cannot be ended.
-            if !fits && (room <= HEADER_BYTES || position.next.is_empty() || (room < SPLIT_BYTES && named)) {
-                self.advance()?;
-                continue;
-            }
-            // What ends a recovery is nowhere to be behind.
-            let slower = if payload.is_empty() {
-                None
-            } else {
-                self.slower_copy(&working)
-            };
-            if slower.is_none() && self.due_bytes() > 0 {
-                self.catch_up();
-                continue;
-            }
-            let everywhere = self.everywhere(flushed);
-            let taken = if fits { rest.len() } else { room - HEADER_BYTES };
-            let (part, left) = rest.split_at(taken);
-            let mut header = EntryHeader {
-                pool: self.pool.id(),
-                nonce: self.nonce,
-                first,
-                // Parts of one payload share `first`: none of them but the last moves the sequence on.
-                last: if left.is_empty() { last } else { first - 1 },
-                flushed,
-                behind: u32::try_from(flushed - everywhere).unwrap_or(u32::MAX),
-                previous: position.previous,
-                length: part.len() as u32,
-                continues: !left.is_empty(),
-                next: position.next,
-                sum: [0; 32],
-            };
-            let head = header.seal(part);
-            buffer.clear();
-            buffer.extend_from_slice(&head);
-            buffer.extend_from_slice(part);
-            buffer.pad_to_block();
-            let mut left_working = Copies::default();
-            let mut gaps = BTreeSet::new();
-            let mut cause = None;
-            let mut group = Vec::new();
-            let slots: Vec<(usize, SegmentId)> = working
-                .0
-                .iter()
-                .enumerate()
-                .filter_map(|(slot, segment)| Some((slot, (*segment)?)))
-                .filter(|(slot, _)| slower != Some(*slot))
-                .collect();
-            let targets: Vec<SegmentId> = slots.iter().map(|(_, segment)| *segment).collect();
-            let outcomes = self.write_copies(
-                &targets,
-                position.offset,
-                &buffer,
-                beside.take().unwrap_or_default(),
-            );
-            for ((slot, segment), outcome) in slots.into_iter().zip(outcomes) {
-                match outcome {
-                    Ok(()) => {
-                        left_working.0[slot] = Some(segment);
-                        group.push(segment.device);
-                    }
-                    Err(error) => {
-                        tracing::warn!(segment = %segment, %error, "a copy of the log failed");
-                        appended.failed.push(segment.device);
-                        gaps.insert(segment);
-                        cause = Some(error);
-                    }
-                }
-            }
-            let late = slower.and_then(|slot| working.0[slot].map(|segment| (slot, segment)));
-            if let (Some((slot, segment)), true) = (late, group.is_empty()) {
-                // No faster copy is left: this one has to take it now, with all before it.
-                let is_whole = || self.catch_up() && self.state.lock().working.0[slot].is_some();
-                if is_whole() && self.pool.write(segment, position.offset.into(), &buffer).is_ok() {
-                    left_working.0[slot] = Some(segment);
-                    group.push(segment.device);
-                }
-            }
-            self.note_gaps(&gaps);
-            let mut state = self.state.lock();
-            // It may have been given up meanwhile.
-            let late = late.filter(|(slot, _)| {
-                !left_working.is_empty()
-                    && left_working.0[*slot].is_none()
-                    && state.working.0[*slot].is_some()
-            });
-            if let Some((slot, segment)) = late {
-                left_working.0[slot] = Some(segment);
-                state.due_bytes += buffer.len() as u64;
-                state.due.push_back(Due {
-                    segment,
-                    offset: position.offset,
-                    bytes: Arc::new(AlignedBuffer::padded_from(&buffer)),
-                    first,
-                });
-            }
-            appended.behind.push(late.map(|(_, segment)| segment.device));
-            state.working = left_working;
-            if left_working.is_empty() {
-                // Going on in the next segment would leave two places for the same entry: this one may have reached a
-                // device although the write failed.
-                drop(state);
-                return Err(cause.map_or(LogError::Unlinked, LogError::Write));
-            }
-            state.named = true;
-            state.position = LogPosition {
-                segment: position.segment,
-                offset: position.offset + buffer.len() as u32,
-                next: position.next,
-                previous: header.sum,
-                sequence: header.last,
-            };
-            state.bytes += buffer.len() as u64;
-            if state.leaving == Leaving::Name && position.offset as usize + buffer.len() <= segment_bytes {
-                state.leaving = Leaving::Go;
-            }
-            appended.bytes += buffer.len() as u64;
-            appended.groups.push(group);
-            rest = left;
-            if rest.is_empty() {
-                let mark = state.position;
-                state.marks.push_back(mark);
-                return Ok(appended);
-            }
-        }
-    }
-
-    /// Writes an entry to `copies`, and what is `beside` it; what became of each copy.
-    fn write_copies(
-        &self,
-        copies: &[SegmentId],
-        offset: u32,
-        entry: &[u8],
-        beside: &mut [SegmentWrite<'_>],
-    ) -> Vec<Result<(), PoolError>> {
-        let all = beside
-            .iter()
-            .map(|write| (write.segment, write.offset, write.data));
-        let mut writes: Vec<SegmentWrite<'_>> = all
-            .chain(copies.iter().map(|segment| (*segment, offset.into(), entry)))
-            .map(|(segment, offset, data)| SegmentWrite::new(segment, offset, data))
-            .collect();
-        self.pool.write_many(&mut writes);
-        let mut outcomes = writes.into_iter().map(|write| write.outcome);
-        for write in beside {
-            write.outcome = outcomes.next().flatten();
-        }
-        let untried = || Err(PoolError::Invalid("a copy of the log was not written".into()));
-        outcomes.map(|outcome| outcome.unwrap_or_else(untried)).collect()
-    }
-
-    /// The one of two copies that is written behind the other: on a slower tier than that, which keeps content once only,
-    /// so that what an entry tells of is mostly lost with the faster copy anyway. Where the faster device fails none is: content
-    /// goes elsewhere then, and openings without that device do not ask for what it has alone.
-    fn slower_copy(&self, working: &Copies) -> Option<usize> {
-        let [Some(one), Some(other)] = working.0 else {
-            return None;
-        };
-        let tiers = (self.pool.tier_of(one.device)?, self.pool.tier_of(other.device)?);
-        let (fast, tier, slot) = match tiers.0.cmp(&tiers.1) {
-            std::cmp::Ordering::Less => (one, tiers.0, 1),
-            std::cmp::Ordering::Greater => (other, tiers.1, 0),
-            std::cmp::Ordering::Equal => return None,
-        };
-        (self.pool.copies_in(tier) == 1 && self.pool.counts_alone(fast.device)).then_some(slot)
-    }
-
-    pub(crate) fn due(&self) -> Vec<Due> {
+    pub(super) fn due(&self) -> Vec<Due> {
         self.state.lock().due.iter().cloned().collect()
     }
 
@@ -375,7 +135,7 @@ impl Log {
     }
 
     /// The oldest `count` that were due are where they belong, but for copies that failed: they are given up.
-    pub(crate) fn caught_up(&self, count: usize, failed: &BTreeSet<SegmentId>) -> bool {
+    pub(super) fn caught_up(&self, count: usize, failed: &BTreeSet<SegmentId>) -> bool {
         // First: nothing may count as being in every copy in between.
         self.note_gaps(failed);
         let mut state = self.state.lock();
@@ -552,7 +312,7 @@ impl Log {
         let segment = allocate(&self.pool)?;
         let next = allocate_if_any(&self.pool)?;
         let mut state = self.state.lock();
-        let given_up = std::mem::replace(&mut state.position.next, next);
+        let abandoned = std::mem::replace(&mut state.position.next, next);
         // Entries that follow the position elsewhere follow nothing here.
         let mut previous = blake3::Hasher::new();
         previous
@@ -562,7 +322,7 @@ impl Log {
         state.position.sequence = sequence;
         state.position.segment = segment;
         state.position.offset = 0;
-        state.abandoned.push(given_up);
+        state.abandoned.push(abandoned);
         state.segments.push_back(segment);
         state.working = segment;
         state.named = true;
@@ -575,7 +335,7 @@ impl Log {
     }
 
     /// Position and working copies, with a next segment chosen if there can be one.
-    fn ready(&self) -> Result<(LogPosition, Copies), LogError> {
+    pub(super) fn ready(&self) -> Result<(LogPosition, Copies), LogError> {
         let (position, working) = {
             let state = self.state.lock();
             (state.position, state.working)
@@ -592,7 +352,7 @@ impl Log {
 
     /// Goes on in the next segment; only if an entry (or a root) names it, or no replay would ever find it. It need not
     /// have a next one itself yet: a full pool may have room again before it ends.
-    fn advance(&self) -> Result<(), LogError> {
+    pub(super) fn advance(&self) -> Result<(), LogError> {
         {
             let state = self.state.lock();
             if !state.named {

@@ -1,7 +1,7 @@
-//! `Behind`: what the copy of the log on a slower device does not have yet, on its way there.
+//! The lagging replica: what the copy of the log on a slower device does not have yet, on its way there (`Behind`).
 //!
 //! Invariants: entries go there in the order of the log, several at once; an entry counts as due until the device has
-//! flushed it; a copy that fails is given up until the next segment, as any copy that fails, and nothing is due for it then.
+//! flushed it; a copy that fails is abandoned until the next segment, as any copy that fails, and nothing is due for it then.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,19 +9,19 @@ use parking_lot::MutexGuard;
 use terrace_device::AlignedBuffer;
 use terrace_pool::SegmentId;
 
-use crate::Log;
+use super::log::Log;
 
 /// What is written at once, bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// An entry that one copy does not have yet.
 #[derive(Clone)]
-pub(crate) struct Due {
-    pub(crate) segment: SegmentId,
-    pub(crate) offset: u32,
-    pub(crate) bytes: Arc<AlignedBuffer>,
+pub(super) struct Due {
+    pub(super) segment: SegmentId,
+    pub(super) offset: u32,
+    pub(super) bytes: Arc<AlignedBuffer>,
     /// First sequence in it.
-    pub(crate) first: u64,
+    pub(super) first: u64,
 }
 
 /// Entries that were written to the slower copies, and are not flushed there yet.

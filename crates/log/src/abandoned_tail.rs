@@ -1,4 +1,4 @@
-//! Entries of a past that was given up: a device that was away while the pool went on without it may bring along entries that
+//! The abandoned tail: entries of a past that was given up. A device that was away while the pool went on without it may bring along entries that
 //! the others never had. Sequences were counted on without them, so that later they would look as if they proved damage.
 //!
 //! Invariants: only entries that say more than the accepted log knows are written over, each by its first block; nothing
