@@ -14,5 +14,7 @@ mod mirroring;
 mod storage;
 mod unflushed;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use root::decode_root;
 pub(crate) use root_reader::metadata_is_away;
 pub(crate) use storage::MetaStorage;
