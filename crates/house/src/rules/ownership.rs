@@ -187,7 +187,7 @@ pub fn the_whole_is_not_passed(workspace: &Workspace) -> Vec<Finding> {
     for (crate_name, whole, file) in WHOLES {
         let mut takers: BTreeMap<String, usize> = BTreeMap::new();
         for source in workspace.of(crate_name) {
-            if source.path.rsplit('/').next() == Some(file) {
+            if source.path.rsplit('/').next() == Some(file) || is_in_its_folder(source, file) {
                 continue;
             }
             let mut taking = Taking { whole, count: 0 };
@@ -215,6 +215,12 @@ pub fn the_whole_is_not_passed(workspace: &Workspace) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Whether a file lies in the folder that goes with a facade's file: `store/contract.rs` with `store.rs`.
+fn is_in_its_folder(source: &Source, file: &str) -> bool {
+    file.strip_suffix("rs")
+        .is_some_and(|stem| source.folder().rsplit('/').next() == stem.strip_suffix('.'))
 }
 
 struct Taking<'a> {
