@@ -42,11 +42,12 @@ mod hostile_bytes;
 mod store_in_memory;
 
 pub use checking::{
-    Alone, AuditReport, DamagedChunk, DeviceLoad, EvacuateCursor, EvacuateProgress, Findings, Plight,
-    ScrubCursor, ScrubProgress, UnreadableMetadata, VerifyProgress,
+    Alone, AuditReport, DamagedChunk, EvacuateCursor, EvacuateProgress, Findings, Plight, ScrubCursor,
+    ScrubProgress, UnreadableMetadata, VerifyProgress,
 };
 pub use encoding::{ChunkPlace, EntryPlace, FORMAT_NEWEST, FORMAT_OLDEST, FORMATS, TablePlace};
 pub(crate) use handles::Handles;
 pub use options::{Options, Step};
 pub use salvage::{How, Salvaged, Survey};
+pub use space::DeviceLoad;
 pub use store::ChunkStore;

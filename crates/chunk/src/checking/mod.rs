@@ -13,7 +13,7 @@ pub(crate) use evacuate::Evacuation;
 pub use evacuate::{Alone, EvacuateCursor, Plight};
 pub use findings::Findings;
 pub use reports::{
-    AuditReport, DamagedChunk, DeviceLoad, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
+    AuditReport, DamagedChunk, EvacuateProgress, ScrubCursor, ScrubProgress, UnreadableMetadata,
     VerifyProgress,
 };
 pub(crate) use scrub::Scrubber;

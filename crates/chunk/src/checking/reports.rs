@@ -141,15 +141,6 @@ pub struct EvacuateProgress {
     pub finished: bool,
 }
 
-/// What lies on a device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DeviceLoad {
-    /// Live chunks, headers included.
-    pub live_bytes: u64,
-    /// Segments of metadata and log.
-    pub metadata_bytes: u64,
-}
-
 /// What a full walk found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditReport {

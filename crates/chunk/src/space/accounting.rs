@@ -15,7 +15,7 @@ use terrace_store::{CHUNK_BYTES_MAX, MoveRates, Reservation};
 
 use super::{device_pacing::Spacing, need::Need};
 use crate::{
-    DeviceLoad, Handles, Options,
+    Handles, Options,
     buffers::OpenSegments,
     encoding::{BLOCK, HEADER_BYTES, excess_max},
     ledger::Ledger,
@@ -384,4 +384,13 @@ impl SpaceView {
         };
         Reservation::new(bytes, std::sync::Arc::new(give_back))
     }
+}
+
+/// What lies on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceLoad {
+    /// Live chunks, headers included.
+    pub live_bytes: u64,
+    /// Segments of metadata and log.
+    pub metadata_bytes: u64,
 }

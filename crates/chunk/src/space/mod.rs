@@ -10,6 +10,7 @@ mod placement;
 mod pressure;
 mod tier_room;
 
+pub use accounting::DeviceLoad;
 pub(crate) use accounting::{SpaceView, unused_bytes};
 pub(crate) use need::Waiting;
 pub(crate) use placement::StreamKey;

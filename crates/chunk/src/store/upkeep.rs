@@ -8,10 +8,11 @@ use terrace_store::{ChunkId, StoreError};
 use super::ChunkStore;
 use crate::{
     checking::{
-        Alone, AuditReport, DeviceLoad, EvacuateCursor, EvacuateProgress, Expected, Plight, ScrubCursor,
-        ScrubProgress, UnreadableMetadata, VerifyProgress,
+        Alone, AuditReport, EvacuateCursor, EvacuateProgress, Expected, Plight, ScrubCursor, ScrubProgress,
+        UnreadableMetadata, VerifyProgress,
     },
     options::Step,
+    space::DeviceLoad,
 };
 
 impl ChunkStore {
