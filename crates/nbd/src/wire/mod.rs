@@ -32,5 +32,5 @@ pub(crate) use protocol::{
     REP_SERVER, Request, WireError, command_name,
 };
 pub(crate) use refusal::{Refusal, refusal, words};
-pub(crate) use reply::{write_all_parts, write_parts};
+pub(crate) use reply::write_all_parts;
 pub(crate) use terms::Terms;
