@@ -199,6 +199,18 @@ fn a_device_in_use_does_not_leave() {
 }
 
 #[test]
+fn a_device_that_is_abandoned_in_vain_keeps_its_segments_in_use() {
+    let shelf = Shelf::new(&[12, 12]);
+    let pool = create("tank", 1, vec![("only", shelf.all())]);
+    let segments: Vec<_> = (0..2).map(|_| pool.allocate(&DATA).unwrap()).collect();
+    let on_it = segments.iter().find(|segment| segment.device == 1).unwrap();
+    *shelf.media[0].failing_writes.lock().unwrap() = u32::MAX;
+    pool.abandon_device(1).unwrap_err();
+    assert!(pool.is_claimed(*on_it));
+    assert_eq!(pool.devices()[1].free_segments + 1, pool.devices()[1].segments);
+}
+
+#[test]
 fn a_device_that_is_gone_can_be_struck_off() {
     let shelf = Shelf::new(&[12, 12]);
     let pool = create("tank", 1, vec![("only", shelf.all())]);

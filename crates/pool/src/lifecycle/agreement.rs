@@ -15,8 +15,11 @@ use crate::{
     roots::HOLDERS_MAX,
 };
 
+/// A device and its labels.
+pub(super) type Found = (Arc<dyn Device>, LabelCopies);
+
 /// The label that decides: of one pool, the newest that reached phase two; where no such copy is left, the newest.
-pub(super) fn choose_label(found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<Label, PoolError> {
+pub(super) fn choose_label(found: &[Found]) -> Result<Label, PoolError> {
     let Some(first) = found.first().and_then(|(_, copies)| copies.newest()) else {
         return Err(PoolError::Invalid(
             "no device was given; a pool needs at least one".into(),
@@ -57,7 +60,7 @@ pub(super) fn root_holders_of(label: &Label, returned: &[u16]) -> Vec<u16> {
 }
 
 /// Refuses devices of which some were used without the others, and these without them: each has what the others lack.
-pub(super) fn refuse_apart(label: &Label, found: &[(Arc<dyn Device>, LabelCopies)]) -> Result<(), PoolError> {
+pub(super) fn refuse_apart(label: &Label, found: &[Found]) -> Result<(), PoolError> {
     let (mut these, mut those, mut number) = (Vec::new(), Vec::new(), 0);
     for (device, copies) in found {
         match standing(label, copies) {

@@ -10,7 +10,7 @@ use std::{cmp::Reverse, sync::Arc};
 
 use terrace_device::Device;
 
-use super::agreement::{check_state, choose_label, describe_missing, refuse_apart, root_holders_of};
+use super::agreement::{Found, check_state, choose_label, describe_missing, refuse_apart, root_holders_of};
 use crate::{
     PoolError,
     devices::{OpenDevice, Parallelism, note_paths},
@@ -155,10 +155,7 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Resu
 }
 
 /// The devices with their labels. Where devices may be missing, those without one are left alone.
-fn read_labels(
-    devices: Vec<Arc<dyn Device>>,
-    degraded: bool,
-) -> Result<Vec<(Arc<dyn Device>, LabelCopies)>, PoolError> {
+fn read_labels(devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Vec<Found>, PoolError> {
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
         let copies = LabelCopies::read(device.as_ref());
@@ -217,7 +214,7 @@ struct Chosen<'a> {
 }
 
 impl<'a> Chosen<'a> {
-    fn new(label: &'a Label, options: &'a OpenOptions, found: &[(Arc<dyn Device>, LabelCopies)]) -> Self {
+    fn new(label: &'a Label, options: &'a OpenOptions, found: &[Found]) -> Self {
         let known = found
             .iter()
             .filter_map(|(_, copies)| match standing(label, copies) {
