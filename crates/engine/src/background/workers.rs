@@ -247,9 +247,16 @@ impl Workers {
             read_ahead.close();
         }
         let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            let _ = thread.join();
-        }
+        join(threads);
+    }
+}
+
+/// Waits for their end. That one panicked does not go unnoticed where no hook has ended the process for it.
+fn join(threads: Vec<JoinHandle<()>>) {
+    let ends: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+    let mut panics = ends.into_iter().filter_map(Result::err);
+    if let Some(cause) = panics.next().filter(|_| !std::thread::panicking()) {
+        std::panic::resume_unwind(cause);
     }
 }
 
@@ -271,5 +278,17 @@ mod tests {
     fn a_thread_that_ends_unasked_is_a_broken_invariant() {
         assert!(panics(false));
         assert!(!panics(true));
+    }
+
+    #[test]
+    fn a_worker_that_panicked_is_noticed_when_all_are_stopped() {
+        let (ended, ends) = std::sync::mpsc::channel();
+        let threads = vec![
+            std::thread::spawn(|| panic!("a broken invariant")),
+            std::thread::spawn(move || ended.send(()).expect("it is waited for")),
+        ];
+        let joined = std::thread::spawn(|| join(threads)).join();
+        assert!(joined.is_err_and(|cause| cause.downcast_ref() == Some(&"a broken invariant")));
+        assert!(ends.try_recv().is_ok(), "all have ended");
     }
 }
