@@ -9,11 +9,14 @@ mod background;
 mod devices;
 mod engine;
 mod error;
+mod floors;
 mod integrity;
 mod lifecycle;
+mod open_flag;
+pub mod pool_properties;
 mod rebuild;
 mod reporting;
-mod resident;
+mod status;
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -22,11 +25,11 @@ pub mod fuzzing;
 pub use devices::{
     AddedDevice, JoiningDevice, LeavingPlan, TierPlace, describe_lost_device, shortage_in_words,
 };
-pub use engine::{Engine, FormatNews};
+pub use engine::{Engine, rebuild_pool as rebuild};
 pub use error::EngineError;
 pub use integrity::{DamagedFile, VerifyReport, verify};
-pub use lifecycle::{OpenOptions, PoolSpec, RewindOutlook, TierSpec, pool_properties};
-pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile, rebuild};
+pub use lifecycle::{FormatNews, OpenOptions, PoolSpec, RewindOutlook, TierSpec};
+pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile};
 pub use reporting::{
     DatasetStatus, DeviceStatus, Entry, IoCounters, JobStatus, KeepEvents, LostStatus, MemoryStatus,
     SCRUB_JOB, ScrubStatus, ScrubbedDevice, Status, TierStatus, Unwritten, durability_in_words, loss_window,

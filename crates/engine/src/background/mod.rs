@@ -1,9 +1,13 @@
-//! Background: the threads that work while nobody asks for anything, and how they make way for users.
+//! Background: the steps that work while nobody asks for anything, the threads that call them, and how they make way for users.
+//! [`Clockwork`] owns when what is due, [`Workers`] the threads; neither holds a lock while it works.
 
-mod background_pacing;
-mod clear_heat;
-mod steps;
+mod clockwork;
+mod jobs;
+mod memory;
+mod resident;
+mod throttle;
 mod workers;
 
-pub(crate) use background_pacing::Standing;
+pub(crate) use clockwork::Clockwork;
+pub(crate) use resident::resident_bytes;
 pub(crate) use workers::Workers;

@@ -1,12 +1,12 @@
 //! The engine's threads: what calls the steps when nobody else does.
 //!
-//! Invariants: a worker holds only a weak reference to the engine and no lock while it waits; `stop` returns when
+//! Invariants: a worker holds no lock while it waits; `stop` returns when
 //! all have ended, and none ends before; a worker that meets an error says so once and goes on slowly, since others may still succeed.
 //! Background work steps back while users do something, unless they would soon have to wait for it; the mover does so by
 //! itself, as `terrace_mover` describes.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -14,8 +14,8 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use terrace_cache::ReadAhead;
 
-use super::background_pacing::Leisure;
-use crate::{Engine, EngineError};
+use super::{clockwork::Clockwork, throttle::Throttle};
+use crate::EngineError;
 
 /// Shortest rest of a worker that found nothing to do.
 const REST_MIN: Duration = Duration::from_millis(5);
@@ -28,15 +28,15 @@ const TICK_MAX: Duration = Duration::from_secs(1);
 
 /// Does a step of background work and says how long to rest then: not at all if nobody else wants the machine.
 fn politely(
-    engine: &Engine,
-    leisure: &mut Leisure,
-    step: impl FnOnce(&Engine) -> Result<bool, EngineError>,
+    clockwork: &Clockwork,
+    throttle: &mut Throttle,
+    step: impl FnOnce(&Clockwork) -> Result<bool, EngineError>,
 ) -> Result<Option<Duration>, EngineError> {
     let began = Instant::now();
-    if !step(engine)? {
+    if !step(clockwork)? {
         return Ok(None);
     }
-    Ok(Some(leisure.rest(began.elapsed(), engine.standing())))
+    Ok(Some(throttle.rest(began.elapsed(), clockwork.standing())))
 }
 
 /// Threads that read ahead: so many streams can wait for slow devices before one that does not has to read for itself.
@@ -88,11 +88,6 @@ impl<'a> UnaskedEnd<'a> {
     fn watch(stop: &'a StopFlag) -> Self {
         Self { stop }
     }
-
-    /// It ends because its engine is gone.
-    fn asked(self) {
-        std::mem::forget(self);
-    }
 }
 
 impl Drop for UnaskedEnd<'_> {
@@ -117,23 +112,27 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts them.
-    pub(crate) fn start(&self, engine: &Arc<Engine>) -> std::io::Result<()> {
-        self.spawn("ticker", engine, |engine| match engine.commit_due() {
+    pub(crate) fn start(
+        &self,
+        clockwork: &Arc<Clockwork>,
+        read_ahead: &Arc<ReadAhead>,
+    ) -> std::io::Result<()> {
+        self.spawn("ticker", clockwork, |clockwork| match clockwork.commit_due() {
             // Looks now and then: an interval may have been made shorter.
             Ok(wait) => wait.clamp(REST_MIN, TICK_MAX),
             Err(error) => {
-                engine.complain("commit", &error);
+                clockwork.complain("commit", &error);
                 TICK_MAX
             }
         })?;
-        self.spawn("watch", engine, Engine::watch_devices)?;
-        let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
+        self.spawn("watch", clockwork, Clockwork::watch_devices)?;
+        let (mut rest, mut throttle) = (REST_MIN, Throttle::default());
         let (mut requests, mut used) = (0, Instant::now());
-        self.spawn_background("store", engine, move |engine| {
-            rest = match politely(engine, &mut leisure, Engine::store_step) {
+        self.spawn_background("store", clockwork, move |clockwork| {
+            rest = match politely(clockwork, &mut throttle, Clockwork::store_step) {
                 Ok(Some(rest)) => rest,
                 Ok(None) => {
-                    let standing = engine.standing();
+                    let standing = clockwork.standing();
                     if std::mem::replace(&mut requests, standing.requests) != standing.requests {
                         used = Instant::now();
                     }
@@ -146,50 +145,49 @@ impl Workers {
                     }
                 }
                 Err(error) => {
-                    engine.complain("store", &error);
+                    clockwork.complain("store", &error);
                     Duration::from_secs(1)
                 }
             };
             rest
         })?;
-        let (mut rest, mut leisure) = (REST_MIN, Leisure::default());
-        self.spawn_background("upkeep", engine, move |engine| {
-            rest = match politely(engine, &mut leisure, Engine::upkeep_step) {
+        let (mut rest, mut throttle) = (REST_MIN, Throttle::default());
+        self.spawn_background("upkeep", clockwork, move |clockwork| {
+            rest = match politely(clockwork, &mut throttle, Clockwork::upkeep_step) {
                 Ok(Some(rest)) => rest.max(Duration::from_micros(200)),
                 Ok(None) => (rest * 2).clamp(REST_MIN, REST_MAX),
                 Err(error) => {
-                    engine.complain("upkeep", &error);
+                    clockwork.complain("upkeep", &error);
                     Duration::from_secs(1)
                 }
             };
             rest
         })?;
-        self.spawn_background("mover", engine, |engine| {
+        self.spawn_background("mover", clockwork, |clockwork| {
             // It rests by itself between its steps, by how long users wait.
-            match engine.mover_step() {
+            match clockwork.mover_step() {
                 Ok(None) => Duration::ZERO,
                 // Looks now and then: a job may have been added by hand.
                 Ok(Some(wait)) => wait.clamp(Duration::from_micros(200), REST_MAX),
                 Err(error) => {
-                    engine.complain("mover", &error);
+                    clockwork.complain("mover", &error);
                     Duration::from_secs(1)
                 }
             }
         })?;
-        self.read_ahead(engine)?;
-        self.spawn("flusher", engine, |engine| match engine.flush_step() {
+        self.read_ahead(read_ahead)?;
+        self.spawn("flusher", clockwork, |clockwork| match clockwork.flush_step() {
             Ok(true) => Duration::ZERO,
             Ok(false) => REST_MIN,
             Err(error) => {
-                engine.complain("flush", &error);
+                clockwork.complain("flush", &error);
                 Duration::from_millis(500)
             }
         })
     }
 
     /// Threads that fetch what readers in order will want.
-    fn read_ahead(&self, engine: &Engine) -> std::io::Result<()> {
-        let read_ahead = &engine.environment().read_ahead;
+    fn read_ahead(&self, read_ahead: &Arc<ReadAhead>) -> std::io::Result<()> {
         *self.read_ahead.lock() = Some(read_ahead.clone());
         for _ in 0..AHEAD_THREADS {
             let (serving, stop) = (read_ahead.clone(), self.stop.clone());
@@ -209,20 +207,17 @@ impl Workers {
     fn spawn(
         &self,
         name: &str,
-        engine: &Arc<Engine>,
-        mut work: impl FnMut(&Engine) -> Duration + Send + 'static,
+        clockwork: &Arc<Clockwork>,
+        mut work: impl FnMut(&Clockwork) -> Duration + Send + 'static,
     ) -> std::io::Result<()> {
-        let (stop, engine): (_, Weak<Engine>) = (self.stop.clone(), Arc::downgrade(engine));
+        let (stop, clockwork) = (self.stop.clone(), clockwork.clone());
         let thread = std::thread::Builder::new()
             .name(format!("terrace-{name}"))
             .spawn(move || {
-                let end = UnaskedEnd::watch(&stop);
+                let _end = UnaskedEnd::watch(&stop);
                 let mut rest = REST_MIN;
                 while !stop.wait(rest) {
-                    let Some(engine) = engine.upgrade() else {
-                        return end.asked();
-                    };
-                    rest = work(&engine);
+                    rest = work(&clockwork);
                 }
             })?;
         self.threads.lock().push(thread);
@@ -233,15 +228,15 @@ impl Workers {
     fn spawn_background(
         &self,
         name: &str,
-        engine: &Arc<Engine>,
-        mut work: impl FnMut(&Engine) -> Duration + Send + 'static,
+        clockwork: &Arc<Clockwork>,
+        mut work: impl FnMut(&Clockwork) -> Duration + Send + 'static,
     ) -> std::io::Result<()> {
         let mut gives_way = false;
-        self.spawn(name, engine, move |engine| {
+        self.spawn(name, clockwork, move |clockwork| {
             if !std::mem::replace(&mut gives_way, true) {
                 give_way();
             }
-            work(engine)
+            work(clockwork)
         })
     }
 
@@ -252,13 +247,16 @@ impl Workers {
             read_ahead.close();
         }
         let threads = std::mem::take(&mut *self.threads.lock());
-        let own = std::thread::current().id();
-        for thread in threads {
-            // The last reference to the engine may be dropped by one of its own threads.
-            if thread.thread().id() != own {
-                let _ = thread.join();
-            }
-        }
+        join(threads);
+    }
+}
+
+/// Waits for their end. That one panicked does not go unnoticed where no hook has ended the process for it.
+fn join(threads: Vec<JoinHandle<()>>) {
+    let ends: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+    let mut panics = ends.into_iter().filter_map(Result::err);
+    if let Some(cause) = panics.next().filter(|_| !std::thread::panicking()) {
+        std::panic::resume_unwind(cause);
     }
 }
 
@@ -280,5 +278,17 @@ mod tests {
     fn a_thread_that_ends_unasked_is_a_broken_invariant() {
         assert!(panics(false));
         assert!(!panics(true));
+    }
+
+    #[test]
+    fn a_worker_that_panicked_is_noticed_when_all_are_stopped() {
+        let (ended, ends) = std::sync::mpsc::channel();
+        let threads = vec![
+            std::thread::spawn(|| panic!("a broken invariant")),
+            std::thread::spawn(move || ended.send(()).expect("it is waited for")),
+        ];
+        let joined = std::thread::spawn(|| join(threads)).join();
+        assert!(joined.is_err_and(|cause| cause.downcast_ref() == Some(&"a broken invariant")));
+        assert!(ends.try_recv().is_ok(), "all have ended");
     }
 }

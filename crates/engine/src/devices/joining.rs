@@ -10,11 +10,11 @@ use std::{
     sync::Arc,
 };
 
-use terrace_device::{Cause, Claim, Device, DeviceError, DeviceSpec, Made};
-use terrace_pool::{Content, DeviceInfo, DeviceState};
+use terrace_device::{Cause, Claim, Device, DeviceError, DeviceSpec, HostShortage, Made};
+use terrace_pool::{Content, DeviceAdd, DeviceInfo, DeviceState, TierSettings};
 
-use super::change::{AddedDevice, TierPlace};
-use crate::{Engine, EngineError};
+use super::{device_manager::DeviceManager, tiers::TierPlace};
+use crate::EngineError;
 
 /// A device that would join.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,17 @@ pub struct JoiningDevice {
     pub is_made: bool,
     /// What it holds and would lose, in words; empty if nothing.
     pub overwrites: String,
+}
+
+/// A device that joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddedDevice {
+    /// Its number in the pool.
+    pub number: u16,
+    /// Where it is.
+    pub path: String,
+    /// Its size, bytes.
+    pub size_bytes: u64,
 }
 
 /// Devices that were claimed and looked at.
@@ -178,13 +189,10 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     is_one_inode || a.rdev() != 0 && a.rdev() == b.rdev()
 }
 
-impl Engine {
+impl DeviceManager {
     /// Adds devices to a tier, or to a new one at `place`: all of them are looked at before the first is touched. What was made for one
     /// that could not join is removed.
-    ///
-    /// # Errors
-    /// `Invalid` for a tier that makes no sense, `Busy`, `Device` and `Pool` for what the devices say.
-    pub fn add_devices(
+    pub(crate) fn add_devices(
         &self,
         tier: &str,
         devices: &[DeviceSpec],
@@ -209,11 +217,8 @@ impl Engine {
         Ok(added)
     }
 
-    /// What [`add_devices`](Self::add_devices) would add; nothing is made or changed.
-    ///
-    /// # Errors
-    /// As `add_devices`.
-    pub fn plan_adding(
+    /// What would be added; nothing is made or changed.
+    pub(crate) fn plan_adding(
         &self,
         tier: &str,
         devices: &[DeviceSpec],
@@ -239,8 +244,74 @@ impl Engine {
         self.claim(devices, force)
     }
 
+    /// Whether so many devices can be added to a tier, or to a new one: its position is returned.
+    fn check_adding(
+        &self,
+        tier: &str,
+        devices: usize,
+        place: Option<&TierPlace>,
+        copies: u8,
+    ) -> Result<Option<u8>, EngineError> {
+        self.open.check()?;
+        let position = self.tiers.check_place(tier, place)?;
+        if place.is_some() && usize::from(copies) > devices {
+            return Err(EngineError::Invalid(format!(
+                "tier '{tier}' would keep {copies} copies on {devices} device(s); give it that many devices"
+            )));
+        }
+        let there = self.pool.tiers().into_iter();
+        let there = there.map(|tier| tier.settings).find(|there| there.name == tier);
+        if let Some(kept) = there
+            .map(|there| there.copies)
+            .filter(|kept| copies > 1 && copies != *kept)
+        {
+            return Err(EngineError::Invalid(format!(
+                "tier '{tier}' keeps {kept} copies; leave --copies out, and set it with 'terrace tier set copies={copies} {}/{tier}' once \
+                 the device is there",
+                self.pool.name()
+            )));
+        }
+        Ok(position)
+    }
+
+    /// Adds a device that is open already: for the simulator.
+    pub(crate) fn add_opened(
+        &self,
+        tier: &str,
+        device: Arc<dyn Device>,
+        place: Option<&TierPlace>,
+        copies: u8,
+        force: bool,
+    ) -> Result<AddedDevice, EngineError> {
+        self.open.check()?;
+        let position = self.tiers.check_place(tier, place)?;
+        let (path, size_bytes) = (device.path(), device.size_bytes());
+        let add = match position {
+            None => DeviceAdd::Tier(tier.to_owned()),
+            Some(position) => DeviceAdd::NewTier {
+                position,
+                settings: TierSettings {
+                    copies: copies.max(1),
+                    ..TierSettings::named(tier)
+                },
+            },
+        };
+        let number = self.pool.add_device(device, add, force, &*self.randomness)?;
+        if let Some(position) = position {
+            self.tiers.moved(|tier| Some(tier + u8::from(tier >= position)))?;
+        }
+        self.events
+            .add("device", &format!("'{path}' was added to tier '{tier}'"));
+        self.resilver.start()?;
+        Ok(AddedDevice {
+            number,
+            path,
+            size_bytes,
+        })
+    }
+
     /// Claims devices that are to join this pool, and looks at them; nothing is made or changed.
-    pub(crate) fn claim(&self, specs: &[DeviceSpec], force: bool) -> Result<Joining, EngineError> {
+    pub(super) fn claim(&self, specs: &[DeviceSpec], force: bool) -> Result<Joining, EngineError> {
         for spec in specs {
             self.refuse_own(spec)?;
         }
@@ -258,7 +329,7 @@ impl Engine {
             || terrace_pool::is_pool_member(&spec.path).is_some_and(|name| name == self.pool.name());
         // One that is gone may have had the same path.
         let is_used = |info: &DeviceInfo| info.state == DeviceState::Online;
-        match self.devices_at(&path).iter().any(is_used) && is_ours() {
+        match self.names.at(&path).iter().any(is_used) && is_ours() {
             true => Err(EngineError::Invalid(format!(
                 "'{path}' is a device of this pool already, in use by its own daemon; name another one"
             ))),
@@ -267,8 +338,8 @@ impl Engine {
     }
 
     /// Takes back what was made for devices, unless they joined the pool before something else failed.
-    pub(crate) fn undo_unjoined(&self, made: impl IntoIterator<Item = Made>) {
-        let is_out = |made: &Made| self.devices_at(&made.device.path()).is_empty();
+    pub(super) fn undo_unjoined(&self, made: impl IntoIterator<Item = Made>) {
+        let is_out = |made: &Made| self.names.at(&made.device.path()).is_empty();
         undo(made.into_iter().filter(is_out).collect());
     }
 }
@@ -278,4 +349,11 @@ pub(crate) fn by_tier(made: &[Made], sizes: impl IntoIterator<Item = usize>) -> 
     let mut devices = made.iter().map(|made| made.device.clone());
     let tiers = sizes.into_iter();
     tiers.map(|size| devices.by_ref().take(size).collect()).collect()
+}
+
+/// What is said of devices that are to take more than the filesystem under them has free; empty if they are not.
+pub fn shortage_in_words<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
+    let shortages = HostShortage::of(specs).into_iter();
+    let words: Vec<String> = shortages.map(|shortage| shortage.to_string()).collect();
+    words.join("; ")
 }

@@ -1,15 +1,23 @@
-//! Devices: added, removed, replaced, drained and resilvered.
+//! Devices: added, removed, replaced, drained and resilvered; and the settings of tiers. [`DeviceManager`] ties the parts together. What is
+//! wanted of devices lies on the labels, what is being emptied under the locks of [`Drains`](drain::Drains), what is brought up to date
+//! under those of [`Resilver`](resilver::Resilver).
 
-mod change;
+mod device_manager;
 mod drain;
+mod emptying;
+mod goals;
 mod joining;
+mod names;
+mod plan;
 mod replace;
 mod resilver;
+mod resilver_job;
+mod tiers;
 
-pub use change::{AddedDevice, LeavingPlan, TierPlace, describe_lost_device, shortage_in_words};
+pub use joining::{AddedDevice, JoiningDevice, shortage_in_words};
+pub use plan::{LeavingPlan, describe_lost_device};
+pub use tiers::TierPlace;
 
-pub(crate) use change::{END_WITHOUT_IN_WORDS, too_few_in_words};
-pub(crate) use drain::Leaving;
-pub use joining::JoiningDevice;
+pub(crate) use device_manager::DeviceManager;
 pub(crate) use joining::{Joining, by_tier, undo};
-pub(crate) use resilver::{Resilvering, is_behind};
+pub(crate) use plan::describe_too_few;

@@ -9,49 +9,47 @@ use std::sync::Arc;
 use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_pool::{DeviceInfo, DeviceState, SegmentRange};
 
-use super::{change::shortage_in_words, drain::Goal};
-use crate::{Engine, EngineError, LeavingPlan};
+use super::{
+    device_manager::DeviceManager, drain::Drains, goals::Goal, joining::shortage_in_words, plan::LeavingPlan,
+};
+use crate::EngineError;
 
-impl Engine {
-    /// What [`replace_device`](Self::replace_device) would come to, in figures; nothing is made or changed.
-    ///
-    /// # Errors
-    /// `Invalid` or `Device` if the new device cannot be used.
-    pub fn plan_replacing(
+impl DeviceManager {
+    /// What a replacement would come to, in figures; nothing is made or changed.
+    pub(crate) fn plan_replacing(
         &self,
         info: &DeviceInfo,
         new: &DeviceSpec,
         force: bool,
     ) -> Result<LeavingPlan, EngineError> {
-        self.check_open()?;
+        self.open.check()?;
         let joining = self.claim(std::slice::from_ref(new), force)?.devices();
         let size_bytes = joining.first().map_or(0, |device| device.size_bytes);
-        let mut plan = self.plan_leaving(info, self.joining_bytes(size_bytes));
+        let mut plan = self.plans.leaving(info, self.plans.joining_bytes(size_bytes));
         if plan.obstacle.is_empty() {
-            self.check_stays(info.number)?;
+            self.drains.check_stays(info.number)?;
             let shortage = shortage_in_words(std::slice::from_ref(new));
             let warnings = [plan.warning, shortage]
                 .into_iter()
                 .filter(|words| !words.is_empty());
             plan.warning = warnings.collect::<Vec<_>>().join("; ");
         }
-        plan.loses = self.loses_in_words(new);
+        plan.loses = self.describe_loss(new);
         plan.joining = joining.into_iter().next();
         Ok(plan)
     }
 
     /// What is lost where the device that is to come is one of this pool that is not in use, and has content of it that may lie
     /// nowhere else.
-    fn loses_in_words(&self, new: &DeviceSpec) -> String {
+    fn describe_loss(&self, new: &DeviceSpec) -> String {
         let Some(number) = self.pool.member_at(&new.path) else {
             return String::new();
         };
-        let devices = self.pool.devices();
-        let Some(info) = devices.iter().find(|info| info.number == number) else {
+        let Some(info) = self.names.get(number) else {
             return String::new();
         };
         let live_bytes = self.chunks.load_of(SegmentRange::whole(number)).live_bytes;
-        let files = self.status().lost.map_or(0, |lost| lost.files);
+        let files = self.integrity.lost_status().map_or(0, |lost| lost.files);
         let has_copies = self.pool.copies_in(info.tier) > 1;
         if info.state == DeviceState::Online || live_bytes == 0 || has_copies && files == 0 {
             return String::new();
@@ -71,12 +69,14 @@ impl Engine {
     }
 
     /// Puts a new device in the place of another one, which is emptied and taken out. Returns the job.
-    ///
-    /// # Errors
-    /// As [`add_devices`](Self::add_devices) and [`evacuate_device`](Self::evacuate_device).
-    pub fn replace_device(&self, old: &str, new: &DeviceSpec, force: bool) -> Result<u64, EngineError> {
-        self.check_open()?;
-        self.find_device(old)?;
+    pub(crate) fn replace_device(
+        &self,
+        old: &str,
+        new: &DeviceSpec,
+        force: bool,
+    ) -> Result<u64, EngineError> {
+        self.open.check()?;
+        self.names.find(old)?;
         let mut made = self.claim(std::slice::from_ref(new), force)?.make()?;
         let Some(device) = made.first().map(|made| made.device.clone()) else {
             return Err(EngineError::Invalid("no device was given; name one".into()));
@@ -89,45 +89,46 @@ impl Engine {
     }
 
     /// Replaces by a device that is open already: for the simulator.
-    ///
-    /// # Errors
-    /// As [`replace_device`](Self::replace_device).
-    pub fn replace_opened(
+    pub(crate) fn replace_opened(
         &self,
         old: &str,
         device: Arc<dyn Device>,
         force: bool,
     ) -> Result<u64, EngineError> {
-        self.check_open()?;
-        let info = self.find_device(old)?;
-        self.check_stays(info.number)?;
-        let plan = self.plan_leaving(&info, self.joining_bytes(device.size_bytes()));
+        self.open.check()?;
+        let info = self.names.find(old)?;
+        self.drains.check_stays(info.number)?;
+        let plan = self
+            .plans
+            .leaving(&info, self.plans.joining_bytes(device.size_bytes()));
         if !plan.obstacle.is_empty() {
             return Err(EngineError::Invalid(plan.obstacle));
         }
         let new = self.add_opened(&plan.tier, device, None, 1, force)?.number;
-        let begun = self.start_emptying(info.number, Goal::Replace(new), None);
+        let begun = self.drains.start(info.number, Goal::Replace(new), None);
         if begun.is_err()
-            && let Err(error) = self.take_out(new, false)
+            && let Err(error) = self.drains.take_out(new, false)
         {
-            self.complain("devices", &error);
+            self.complaints.add("devices", &error);
         }
         begun
     }
+}
 
+impl Drains {
     /// The old and the new device of the replacement that a job does.
-    pub fn replacement_of(&self, job: u64) -> Option<(u16, u16)> {
-        let wanted = self.leaving.wanted.lock();
+    pub(crate) fn replacement_of(&self, job: u64) -> Option<(u16, u16)> {
+        let wanted = self.wanted.lock();
         let entry = wanted.iter().find(|entry| entry.job == job)?;
         Some((entry.device, entry.replaced_by()?))
     }
 
     /// Whatever becomes of the job that empties a device now, what was to take its place stays.
-    pub(crate) fn keep_replacement(&self, old: u16) -> Result<(), EngineError> {
-        let mut wanted = self.leaving.wanted.lock();
+    pub(super) fn keep_replacement(&self, old: u16) -> Result<(), EngineError> {
+        let mut wanted = self.wanted.lock();
         let of_it = wanted.iter_mut().find(|entry| entry.device == old);
         if let Some(entry) = of_it.filter(|entry| entry.replaced_by().is_some()) {
-            self.want(old, Goal::Remove)?;
+            self.goals.want(old, Goal::Remove)?;
             entry.goal = Goal::Remove;
         }
         Ok(())
@@ -135,43 +136,34 @@ impl Engine {
 
     /// Uses the old device again and lets the new one leave, if the others can hold what came to it meanwhile. What an error
     /// interrupts is done by the next call.
-    pub(crate) fn undo_replacement(&self, old: u16, new: u16) -> Result<(), EngineError> {
-        self.drain(old, false)?;
-        let devices = self.pool.devices();
-        let joined = devices.into_iter().find(|info| info.number == new);
-        if let Some(joined) = joined.filter(|_| !self.has_goal(new))
+    pub(super) fn undo_replacement(&self, old: u16, new: u16) -> Result<(), EngineError> {
+        self.goals.drain(old, false)?;
+        if let Some(joined) = self.names.get(new).filter(|_| !self.goals.exists(new))
             && self.is_well(old)
-            && self.plan_leaving(&joined, 0).obstacle.is_empty()
+            && self.plans.leaving(&joined, 0).obstacle.is_empty()
         {
-            self.start_emptying(new, Goal::Remove, None)?;
+            self.start(new, Goal::Remove, None)?;
         }
-        self.forget_goal(old)?;
-        self.leaving.wanted.lock().retain(|entry| entry.device != old);
-        self.event("device", &self.after_replacing(old, new));
+        self.goals.forget(old)?;
+        self.wanted.lock().retain(|entry| entry.device != old);
+        self.events.add("device", &self.after_replacing(old, new));
         Ok(())
     }
 
-    fn is_well(&self, device: u16) -> bool {
-        let devices = self.pool.devices();
-        let mut well = devices.iter().filter(|info| info.state == DeviceState::Online);
-        well.any(|info| info.number == device)
-    }
-
     /// What is in the pool behind a replacement that did not come to its end, and what to type.
-    pub fn after_replacing(&self, old: u16, new: u16) -> String {
-        let (old, joined, pool) = (self.device_name(old), self.device_name(new), self.pool.name());
+    pub(crate) fn after_replacing(&self, old: u16, new: u16) -> String {
+        let (old, joined, pool) = (self.names.name(old), self.names.name(new), self.pool.name());
         // First the job: behind its end the device is gone.
-        if let Some(job) = self.emptying_job(new) {
+        if let Some(job) = self.job_of(new) {
             return format!(
                 "'{old}' is used as before; '{joined}', which was to take its place, leaves the pool again by job {job} \
                  ('terrace jobs {pool}' shows how far it is)"
             );
         }
-        let devices = self.pool.devices();
-        let Some(info) = devices.iter().find(|info| info.number == new) else {
+        let Some(info) = self.names.get(new) else {
             return format!("'{old}' is used as before, and what was to take its place is not in the pool");
         };
-        let obstacle = self.plan_leaving(info, 0).obstacle;
+        let obstacle = self.plans.leaving(&info, 0).obstacle;
         let why = match obstacle.is_empty() {
             true => String::new(),
             false => format!(", and the new one cannot leave now ({obstacle})"),

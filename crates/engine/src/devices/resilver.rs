@@ -12,15 +12,19 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_mover::{JobKind, JobState, StoreSteps, StoreWork};
-use terrace_pool::{DeviceInfo, DeviceState, Presence};
-use terrace_store::{Store, StoreError};
+use terrace_chunk::ChunkStore;
+use terrace_device::Clock;
+use terrace_mover::{JobKind, JobState, Mover};
+use terrace_pool::{DeviceInfo, DeviceState, Pool, Presence};
+use terrace_store::Store;
 
-use crate::{Engine, EngineError, ScrubStatus, integrity::Losses, reporting::counted};
-
-/// How often it is tried to find room for what has too few copies, about a second apart.
-const TRIES_MAX: u32 = 30;
+use super::{names::DeviceNames, resilver_job::ResilverJob};
+use crate::{
+    EngineError, ScrubStatus,
+    floors::Floors,
+    integrity::{Integrity, is_behind},
+    reporting::{EventLog, describe_outdated},
+};
 
 /// After how long it is tried again to take devices back that missed something, nanoseconds.
 const NEXT_TRY_NANOSECONDS: u64 = 10_000_000_000;
@@ -43,10 +47,21 @@ struct Short {
     next_try: u64,
 }
 
-/// The job that is at it.
-#[derive(Default)]
-pub(crate) struct Resilvering {
-    /// Its number, and for which devices.
+/// It missed something while the pool was open, and works.
+pub(super) fn is_out_of_step(device: &&DeviceInfo) -> bool {
+    matches!(device.presence, Presence::Absent { .. }) && device.state == DeviceState::Online
+}
+
+/// See the module.
+pub(crate) struct Resilver {
+    pool: Arc<Pool>,
+    chunks: Arc<ChunkStore>,
+    mover: Arc<Mover>,
+    clock: Arc<dyn Clock>,
+    events: Arc<EventLog>,
+    integrity: Arc<Integrity>,
+    names: DeviceNames,
+    /// The number of the job that is at it, and for which devices.
     running: Mutex<Option<(u64, Vec<u16>)>>,
     /// When devices that missed something may be taken back again, nanoseconds of the clock.
     next_try: Mutex<u64>,
@@ -58,121 +73,32 @@ pub(crate) struct Resilvering {
     is_short: Arc<AtomicBool>,
 }
 
-/// The steps of the job.
-struct Resilver {
-    chunks: Arc<ChunkStore>,
-    losses: Arc<Losses>,
-    devices: Vec<u16>,
-    cursor: ScrubCursor,
-    read_bytes: u64,
-    /// Read by earlier tries, bytes.
-    before_bytes: u64,
-    completed: u64,
-    repaired: u64,
-    damaged: u64,
-    short: u64,
-    /// With a bad copy, for which there is no room: whoever found it comes back to it, as long as the pool is open.
-    unmended: u64,
-    /// Log or metadata have one copy only, still.
-    is_unmirrored: bool,
-    is_short: Arc<AtomicBool>,
-    tries: u32,
-}
-
 impl Resilver {
-    fn lacks_room(&self) -> bool {
-        self.short > 0 || self.unmended > 0
+    pub(super) fn new(
+        floors: &Floors,
+        integrity: &Arc<Integrity>,
+        events: &Arc<EventLog>,
+        names: &DeviceNames,
+    ) -> Self {
+        Self {
+            pool: floors.pool.clone(),
+            chunks: floors.chunks.clone(),
+            mover: floors.mover.clone(),
+            clock: floors.clock.clone(),
+            events: events.clone(),
+            integrity: integrity.clone(),
+            names: names.clone(),
+            running: Mutex::default(),
+            next_try: Mutex::default(),
+            short: Mutex::default(),
+            pause: Mutex::default(),
+            is_short: Arc::default(),
+        }
     }
 
-    fn in_words(&self) -> String {
-        let mut text = format!("{} copies written anew", self.completed + self.repaired);
-        if self.damaged > 0 {
-            text.push_str(&format!(
-                ", {} without a good copy ('terrace scrub' names the files)",
-                counted(self.damaged, "chunk")
-            ));
-        }
-        if self.unmended > 0 {
-            text.push_str(&format!(
-                ", {} with a good copy and one that cannot be read, since there is no room for another",
-                counted(self.unmended, "chunk")
-            ));
-        }
-        if self.short > 0 {
-            text.push_str(&format!(
-                ", {} chunks still have fewer copies than their tier keeps, since there is no room beside what is set aside: add a \
-                 device with 'terrace pool add', or delete something, then they get them",
-                self.short
-            ));
-        }
-        if self.is_unmirrored {
-            text.push_str(
-                ", metadata still lies on one device only, since there is no room on another one: add a device or delete something, \
-                 then it gets its second copy",
-            );
-        }
-        text
-    }
-}
-
-impl StoreSteps for Resilver {
-    fn step(&mut self, budget_bytes: u64) -> Result<StoreWork, StoreError> {
-        let progress = self.chunks.scrub_step(&mut self.cursor, budget_bytes)?;
-        self.completed += progress.completed;
-        self.repaired += progress.repaired;
-        self.damaged += progress.damaged.len() as u64 + progress.damaged_metadata.count();
-        self.short += progress.short;
-        self.unmended += progress.unmended;
-        let done = self.before_bytes + progress.done_bytes;
-        let bytes = done.saturating_sub(self.read_bytes);
-        self.read_bytes = done;
-        let mut work = StoreWork {
-            bytes,
-            tiers: 0,
-            total_bytes: self.before_bytes + progress.total_bytes,
-            finished: progress.finished,
-            waits: false,
-            note: None,
-        };
-        // Metadata that was written meanwhile lies on one device only.
-        let mirrored = !progress.finished
-            || match self.chunks.mirror_now() {
-                // A job that failed for that would not be tried again.
-                Err(StoreError::NoSpace) => false,
-                mirrored => mirrored?,
-            };
-        self.is_unmirrored = !mirrored;
-        if (!mirrored || self.lacks_room()) && self.tries < TRIES_MAX {
-            // What was stored anew leaves room behind, once that is durable.
-            (self.tries, self.before_bytes) = (self.tries + 1, done);
-            (self.short, self.unmended, self.damaged) = (0, 0, 0);
-            self.cursor = ScrubCursor::only(self.devices.clone());
-            (work.finished, work.waits) = (false, true);
-        }
-        if work.finished {
-            self.is_short
-                .store(!mirrored || self.lacks_room(), Ordering::Release);
-            work.note = Some(self.in_words());
-            self.losses.look_again();
-        }
-        Ok(work)
-    }
-}
-
-/// It missed something while the pool was open, and works.
-pub(crate) fn is_out_of_step(device: &&DeviceInfo) -> bool {
-    matches!(device.presence, Presence::Absent { .. }) && device.state == DeviceState::Online
-}
-
-/// It was away, and may lack content.
-pub(crate) fn is_behind(device: &&DeviceInfo) -> bool {
-    device.presence == Presence::Behind && device.state != DeviceState::Missing
-}
-
-impl Engine {
     /// Begins to bring the devices up to date that the labels call behind; does nothing if there are none, or a job is at it.
-    pub(crate) fn start_resilver(&self) -> Result<(), EngineError> {
-        let mut running = self.resilvering.running.lock();
+    pub(super) fn start(&self) -> Result<(), EngineError> {
+        let mut running = self.running.lock();
         let devices = self.pool.devices();
         let behind: Vec<&DeviceInfo> = devices.iter().filter(is_behind).collect();
         let numbers: Vec<u16> = behind.iter().map(|device| device.number).collect();
@@ -202,33 +128,19 @@ impl Engine {
         devices: Vec<u16>,
         reason: &str,
     ) -> Result<(), EngineError> {
-        let steps = Resilver {
-            chunks: self.chunks.clone(),
-            losses: self.losses.clone(),
-            devices: devices.clone(),
-            cursor: ScrubCursor::only(devices.clone()),
-            read_bytes: 0,
-            before_bytes: 0,
-            completed: 0,
-            repaired: 0,
-            damaged: 0,
-            short: 0,
-            unmended: 0,
-            is_unmirrored: false,
-            is_short: self.resilvering.is_short.clone(),
-            tries: 0,
-        };
-        self.resilvering.is_short.store(false, Ordering::Release);
+        let (lost, is_short) = (self.integrity.lost().clone(), self.is_short.clone());
+        let steps = ResilverJob::new(self.chunks.clone(), lost, devices.clone(), is_short);
+        self.is_short.store(false, Ordering::Release);
         let job = self.mover.run(JobKind::Resilver, reason, Box::new(steps))?;
         *running = Some((job, devices));
-        *self.resilvering.short.lock() = None;
-        self.event("device", &format!("{reason} (job {job})"));
+        *self.short.lock() = None;
+        self.events.add("device", &format!("{reason} (job {job})"));
         Ok(())
     }
 
     /// Takes devices back that missed something of the log while the pool was open and work again: the log begins anew, and
     /// what else they missed is brought to them as to those that were away. Cheap while there are none.
-    pub(crate) fn take_back_out_of_step(&self) -> Result<(), EngineError> {
+    pub(super) fn take_back_out_of_step(&self) -> Result<(), EngineError> {
         let devices = self.pool.devices();
         let numbers: Vec<u16> = devices
             .iter()
@@ -240,7 +152,7 @@ impl Engine {
         }
         let now = self.clock.monotonic_nanoseconds();
         {
-            let mut next_try = self.resilvering.next_try.lock();
+            let mut next_try = self.next_try.lock();
             if *next_try > now {
                 return Ok(());
             }
@@ -255,12 +167,12 @@ impl Engine {
         // What came between the question and the answer was forgotten with what had been noted before.
         let lacking = whole.iter().filter(|device| lacks(device));
         lacking.for_each(|device| self.pool.note_lacking(*device));
-        self.start_resilver()
+        self.start()
     }
 
     /// Notes the end of the job on the labels. Cheap while there is none.
-    pub(crate) fn settle_resilver(&self) -> Result<(), EngineError> {
-        let job = self.resilvering.running.lock().as_ref().map(|(job, _)| *job);
+    pub(super) fn settle(&self) -> Result<(), EngineError> {
+        let job = self.running.lock().as_ref().map(|(job, _)| *job);
         let Some(job) = job else {
             return Ok(());
         };
@@ -270,7 +182,7 @@ impl Engine {
             // Without the lock, which `status` takes.
             self.keep_completed()?;
         }
-        let mut running = self.resilvering.running.lock();
+        let mut running = self.running.lock();
         let Some((now, devices)) = &*running else {
             return Ok(());
         };
@@ -281,20 +193,23 @@ impl Engine {
         }
         let mut has_all = false;
         match state {
-            Some((JobState::Done, found)) if self.resilvering.is_short.load(Ordering::Acquire) => {
+            Some((JobState::Done, found)) if self.is_short.load(Ordering::Acquire) => {
                 self.note_short_of_room();
-                self.event("device", &format!("not all is up to date yet: {found}"));
+                self.events
+                    .add("device", &format!("not all is up to date yet: {found}"));
             }
             Some((JobState::Done, found)) => {
-                *self.resilvering.pause.lock() = 0;
+                *self.pause.lock() = 0;
                 has_all = true;
                 if devices.is_empty() {
-                    self.event("scrub", &format!("no content lacks a copy any more: {found}"));
+                    self.events
+                        .add("scrub", &format!("no content lacks a copy any more: {found}"));
                 }
                 for device in devices {
                     self.pool.note_whole(*device)?;
-                    let path = self.device_path(*device);
-                    self.event("device", &format!("'{path}' is up to date: {found}"));
+                    let path = self.names.path(*device);
+                    self.events
+                        .add("device", &format!("'{path}' is up to date: {found}"));
                 }
             }
             Some((state, _)) if !state.is_over() => return Ok(()),
@@ -303,23 +218,23 @@ impl Engine {
         }
         *running = None;
         drop(running);
-        if has_all && let Err(error) = self.scrub.completed(&*self.store) {
-            self.complain("scrub", &error.into());
+        if has_all {
+            self.integrity.note_completed();
         }
         Ok(())
     }
 
     /// What was written anew is durable before a label says that nothing is missing: nobody would look for it after a crash.
     fn keep_completed(&self) -> Result<(), EngineError> {
-        Ok(self.store.flush(self.store.newest())?)
+        Ok(self.chunks.flush(self.chunks.newest())?)
     }
 
     /// Room ran out before everything had its copies: it is tried again when there is more.
     fn note_short_of_room(&self) {
-        let mut pause = self.resilvering.pause.lock();
+        let mut pause = self.pause.lock();
         *pause = (*pause * 2).clamp(FIRST_PAUSE_NANOSECONDS, PAUSE_NANOSECONDS_MAX);
         let next_try = self.clock.monotonic_nanoseconds().saturating_add(*pause);
-        *self.resilvering.short.lock() = Some(Short {
+        *self.short.lock() = Some(Short {
             available_bytes: self.chunks.space().available_bytes,
             free_segments: self.free_segments(),
             next_try,
@@ -332,10 +247,10 @@ impl Engine {
     }
 
     /// The last scrub before the pool was opened left something short of copies: it is looked for once there is room at all.
-    pub(crate) fn await_room_for_scrubbed(&self) {
-        if self.scrub.is_from_before() && self.scrub.is_short() {
+    pub(super) fn await_room_for_scrubbed(&self) {
+        if self.integrity.was_left_short() {
             let now = self.clock.monotonic_nanoseconds();
-            *self.resilvering.short.lock() = Some(Short {
+            *self.short.lock() = Some(Short {
                 available_bytes: 0,
                 free_segments: Vec::new(),
                 next_try: now.saturating_add(FIRST_PAUSE_NANOSECONDS),
@@ -344,10 +259,10 @@ impl Engine {
     }
 
     /// Begins anew where room ran out, once there is more. Cheap while there is nothing of that.
-    pub(crate) fn resilver_with_more_room(&self) -> Result<(), EngineError> {
+    pub(super) fn start_with_more_room(&self) -> Result<(), EngineError> {
         let now = self.clock.monotonic_nanoseconds();
         {
-            let mut guard = self.resilvering.short.lock();
+            let mut guard = self.short.lock();
             let Some(short) = guard.as_mut().filter(|short| short.next_try <= now) else {
                 return Ok(());
             };
@@ -360,9 +275,9 @@ impl Engine {
             }
         }
         if self.pool.devices().iter().any(|device| is_behind(&device)) {
-            return self.start_resilver();
+            return self.start();
         }
-        let mut running = self.resilvering.running.lock();
+        let mut running = self.running.lock();
         match *running {
             // It looks for the same.
             Some(_) => Ok(()),
@@ -376,8 +291,12 @@ impl Engine {
 
     /// A scrub of everything has ended, and did what the job would have done for the devices that were behind when it began;
     /// `found`: but for what had no room.
-    pub(crate) fn scrubbed_all(&self, found: &ScrubStatus, behind_before: &[u16]) -> Result<(), EngineError> {
-        if self.resilvering.running.lock().is_some() {
+    pub(crate) fn note_scrubbed(
+        &self,
+        found: &ScrubStatus,
+        behind_before: &[u16],
+    ) -> Result<(), EngineError> {
+        if self.running.lock().is_some() {
             return Ok(());
         }
         let devices = self.pool.devices();
@@ -396,7 +315,7 @@ impl Engine {
             .into_iter()
             .partition(|number| behind_before.contains(number));
         if later.is_empty() {
-            *self.resilvering.short.lock() = None;
+            *self.short.lock() = None;
         }
         if !whole.is_empty() {
             self.keep_completed()?;
@@ -407,12 +326,12 @@ impl Engine {
     }
 
     /// The job that brings devices up to date, until what follows from its end is done.
-    pub fn resilver_job(&self) -> Option<u64> {
-        self.resilvering.running.lock().as_ref().map(|(job, _)| *job)
+    pub(crate) fn job(&self) -> Option<u64> {
+        self.running.lock().as_ref().map(|(job, _)| *job)
     }
 
     /// What `status` says while devices are behind; empty if none is.
-    pub fn behind_in_words(&self) -> String {
+    pub(crate) fn describe_behind(&self) -> String {
         let devices = self.pool.devices();
         if let Some(device) = devices.iter().find(is_out_of_step) {
             let pool = self.pool.name();
@@ -430,7 +349,7 @@ impl Engine {
             1 => String::new(),
             count => format!(" (and {} more)", count - 1),
         };
-        let running = self.resilvering.running.lock().as_ref().map(|(job, _)| *job);
+        let running = self.running.lock().as_ref().map(|(job, _)| *job);
         let going_on = match running.and_then(|job| Some((job, self.mover.state_of(job)?.0))) {
             Some((job, JobState::Paused)) => {
                 format!("job {job}, which would bring it up to date, is paused: 'terrace jobs resume {job}'")
@@ -438,7 +357,7 @@ impl Engine {
             Some((job, state)) if !state.is_over() => {
                 format!("job {job} brings it up to date, until then some content has one copy less")
             }
-            _ if self.resilvering.short.lock().is_some() => {
+            _ if self.short.lock().is_some() => {
                 "some content still has one copy less, since there was no room for \
                  it: add a device or delete something, then it is brought up to date by itself"
                     .into()
@@ -447,7 +366,7 @@ impl Engine {
         };
         let outdated = self.pool.outdated();
         if let Some(old) = behind.iter().find(|device| outdated.contains(&device.number)) {
-            return format!("device {}{more}; {going_on}", self.outdated_in_words(old.number));
+            return format!("device {}{more}; {going_on}", describe_outdated(&old.path));
         }
         format!("device '{}'{more} came back or is new; {going_on}", first.path)
     }

@@ -3,6 +3,8 @@
 //! Invariants: one look at a time, in bounded steps; what is known stays readable until the next look has ended; nobody
 //! looks while no live content lies on a device that is not there, and what was found is then forgotten.
 
+use std::collections::HashSet;
+
 use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
 
@@ -14,7 +16,7 @@ const STEP_RECORDS: usize = 1000;
 /// How often it is asked whether there is anything to look for, nanoseconds.
 const LOOK_INTERVAL: u64 = 10_000_000_000;
 /// Files that the status names.
-const NAMED_MAX: usize = 20;
+pub(super) const NAMED_MAX: usize = 20;
 
 #[derive(Default)]
 struct State {
@@ -30,13 +32,13 @@ struct State {
     files: Vec<DamagedFile>,
 }
 
-/// What is known of losses.
+/// What is known of lost.
 #[derive(Default)]
-pub(crate) struct Losses {
+pub(crate) struct LostFiles {
     state: Mutex<State>,
 }
 
-impl Losses {
+impl LostFiles {
     /// Does a bounded piece; whether there is more to do at once.
     pub(crate) fn step(&self, chunks: &std::sync::Arc<ChunkStore>, pool: &str, now: u64) -> bool {
         let taken = self.state.lock().walk.take();
@@ -100,41 +102,42 @@ impl Losses {
         if !looking && (!state.known || state.files.is_empty()) {
             return None;
         }
+        let bytes = state.looked_for.map_or(0, |(bytes, _)| bytes);
         Some(LostStatus {
-            state: if looking { "looking" } else { "known" }.into(),
-            bytes: state
-                .looked_for
-                .map_or(0, |(bytes, _)| bytes)
-                .max(state.unreadable_bytes),
-            files: state.files.len() as u64,
-            complete: state.whole && !looking,
-            names: state
-                .files
-                .iter()
-                .take(NAMED_MAX)
-                .map(|file| file.path.clone())
-                .collect(),
+            bytes: bytes.max(state.unreadable_bytes),
+            ..summary(&state.files, looking, state.whole)
         })
     }
 
-    /// All that is known, a page of it: files from number `from` on, and whether there are more.
-    pub(crate) fn page(&self, from: usize, limit: usize) -> (Vec<DamagedFile>, bool) {
+    /// A page of all that is known, `others` included: files from number `from` on, and whether there are more.
+    pub(crate) fn page_with(
+        &self,
+        mut others: Vec<DamagedFile>,
+        from: usize,
+        limit: usize,
+    ) -> (Vec<DamagedFile>, bool) {
         let state = self.state.lock();
-        let page: Vec<DamagedFile> = state.files.iter().skip(from).take(limit).cloned().collect();
-        let more = from + page.len() < state.files.len();
-        (page, more)
+        let mut known = HashSet::new();
+        if !others.is_empty() {
+            known.extend(state.files.iter().map(|file| file.path.clone()));
+        }
+        others.retain(|file| known.insert(file.path.clone()));
+        let mut rest = state.files.iter().chain(&others).skip(from);
+        let page = rest.by_ref().take(limit).cloned().collect();
+        (page, rest.next().is_some())
     }
 }
 
-/// Some of these names, and how many more there are.
-pub(crate) fn names_in_words(names: &[String], most: usize, of: u64) -> String {
-    let named = names.len().min(most);
-    let mut words = names[..named].join(", ");
-    let more = of.saturating_sub(named as u64);
-    if more > 0 {
-        words.push_str(&format!(" and {more} more"));
+/// What is known of these files, in short.
+pub(super) fn summary(files: &[DamagedFile], is_looking: bool, is_whole: bool) -> LostStatus {
+    let named = files.iter().take(NAMED_MAX);
+    LostStatus {
+        state: if is_looking { "looking" } else { "known" }.into(),
+        bytes: 0,
+        files: files.len() as u64,
+        complete: is_whole && !is_looking,
+        names: named.map(|file| file.path.clone()).collect(),
     }
-    words
 }
 
 #[cfg(test)]
@@ -143,21 +146,13 @@ mod tests {
 
     #[test]
     fn as_long_as_nobody_has_looked_nothing_is_claimed_of_a_missing_device() {
-        let losses = Losses::default();
-        assert_eq!(losses.status(false), None);
-        let state = losses.status(true).map(|status| (status.state, status.complete));
+        let lost = LostFiles::default();
+        assert_eq!(lost.status(false), None);
+        let state = lost.status(true).map(|status| (status.state, status.complete));
         assert_eq!(state, Some(("looking".to_owned(), false)));
-        losses.state.lock().looked_for = Some((0, false));
-        assert_eq!(losses.status(true), None);
-        losses.look_again();
-        assert!(losses.status(true).is_some());
-    }
-
-    #[test]
-    fn a_list_of_names_is_cut_and_says_so() {
-        let names = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
-        assert_eq!(names_in_words(&names, 5, 3), "a, b, c");
-        assert_eq!(names_in_words(&names, 2, 30), "a, b and 28 more");
-        assert_eq!(names_in_words(&[], 2, 0), "");
+        lost.state.lock().looked_for = Some((0, false));
+        assert_eq!(lost.status(true), None);
+        lost.look_again();
+        assert!(lost.status(true).is_some());
     }
 }

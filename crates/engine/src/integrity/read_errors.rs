@@ -6,7 +6,10 @@
 use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
 
-use super::damaged_files::{DamageWalk, Damaged, DamagedFile};
+use super::{
+    damaged_files::{DamageWalk, Damaged, DamagedFile},
+    lost_files::{NAMED_MAX, summary},
+};
 use crate::LostStatus;
 
 /// Records that one step reads.
@@ -14,8 +17,6 @@ const STEP_RECORDS: usize = 1000;
 /// How long is waited from the end of a look to the next one, nanoseconds: it goes through all records, and a device that fails
 /// brings more and more of them.
 const LOOK_INTERVAL: u64 = 10_000_000_000;
-/// Files that the status names.
-const NAMED_MAX: usize = 20;
 
 #[derive(Default)]
 struct State {
@@ -29,13 +30,13 @@ struct State {
 
 /// What is known of it.
 #[derive(Default)]
-pub(crate) struct Met {
+pub(super) struct ReadErrors {
     state: Mutex<State>,
 }
 
-impl Met {
+impl ReadErrors {
     /// Does a bounded piece; whether there is more to do at once.
-    pub(crate) fn step(&self, chunks: &ChunkStore, pool: &str, now: u64) -> bool {
+    pub(super) fn step(&self, chunks: &ChunkStore, pool: &str, now: u64) -> bool {
         let taken = self.state.lock().walk.take();
         let Some(mut walk) = taken else {
             return self.begin(chunks, pool, now);
@@ -82,42 +83,31 @@ impl Met {
     }
 
     /// A scrub has read everything.
-    pub(crate) fn scrubbed(&self, chunks: &ChunkStore) {
+    pub(super) fn scrubbed(&self, chunks: &ChunkStore) {
         let mut state = self.state.lock();
         chunks.forget_unreadable();
         *state = State::default();
     }
 
     /// In short; `None` if nothing was met.
-    pub(crate) fn status(&self, chunks: &ChunkStore) -> Option<LostStatus> {
+    pub(super) fn status(&self, chunks: &ChunkStore) -> Option<LostStatus> {
         let state = self.state.lock();
         let met = chunks.unreadable_count();
         if met == 0 {
             return None;
         }
         let looking = state.walk.is_some() || state.looked_for != met;
-        Some(LostStatus {
-            state: if looking { "looking" } else { "known" }.into(),
-            bytes: 0,
-            files: state.files.len() as u64,
-            complete: state.whole && !looking,
-            names: state
-                .files
-                .iter()
-                .take(NAMED_MAX)
-                .map(|file| file.path.clone())
-                .collect(),
-        })
+        Some(summary(&state.files, looking, state.whole))
     }
 
     /// All that is known.
-    pub(crate) fn files(&self) -> Vec<DamagedFile> {
+    pub(super) fn files(&self) -> Vec<DamagedFile> {
         self.state.lock().files.clone()
     }
 }
 
 /// What is known of losses and of what was met, in one.
-pub(crate) fn both(lost: Option<LostStatus>, met: Option<LostStatus>) -> Option<LostStatus> {
+pub(super) fn both(lost: Option<LostStatus>, met: Option<LostStatus>) -> Option<LostStatus> {
     let (Some(mut lost), Some(met)) = (lost.clone(), met.clone()) else {
         return lost.or(met);
     };

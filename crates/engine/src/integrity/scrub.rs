@@ -5,236 +5,38 @@
 //! until the next scrub starts, and what one found that ended until the next one ends, also after a restart; one that is
 //! under way when the pool is closed, or its process killed, goes on from what was kept of it last ([`Progress`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
-use terrace_pool::{DeviceInfo, DeviceState, FrontDamage, Pool};
-use terrace_store::{Batch, ChunkId, Store, StoreError};
+use terrace_pool::{DeviceInfo, DeviceState, Pool, Presence};
+use terrace_store::{Batch, Store, StoreError};
 
 use super::{
     damaged_files::{DamageWalk, Damaged, DamagedFile},
-    scrub_progress::{self, KEEP_INTERVAL_NANOSECONDS, Progress},
+    scrub_progress::{self, KEEP_INTERVAL_NANOSECONDS, LOST_CHUNKS_MAX, Progress},
     scrub_record::{self, Outcome},
+    scrub_run::{Run, errors_by_device},
 };
-use crate::{
-    ScrubStatus, ScrubbedDevice,
-    devices::is_behind,
-    reporting::{SCRUB_JOB, rfc3339},
-};
+use crate::{ScrubStatus, ScrubbedDevice, reporting::rfc3339};
 
 /// How much one step reads, bytes.
 const STEP_BYTES: u64 = 8 << 20;
 /// Most lines of damage that are kept.
 const DAMAGE_LINES_MAX: usize = 100;
-/// Damaged chunks whose files are looked for, at most.
-pub(crate) const LOST_CHUNKS_MAX: usize = 100_000;
 /// Files that are named at most.
 const FILES_MAX: usize = 1000;
 /// Records that one step of that search reads.
 const NAMING_RECORDS: usize = 2000;
 
-struct Run {
-    /// Which one since the pool was opened: a step of one that was given up changes nothing of the next one.
-    number: u64,
-    cursor: Option<ScrubCursor>,
-    /// Labels and roots were read.
-    fronts_read: bool,
-    /// What is still to be told as events.
-    untold: Vec<String>,
-    /// Where it was after its last step.
-    at: ScrubCursor,
-    /// When it began, or went on after a restart, and what was done before that.
-    started_monotonic: u64,
-    earlier_bytes: u64,
-    /// Devices that lacked content when it began. After a restart none: it may have passed over what they lack.
-    behind_before: Vec<u16>,
-    is_resumed: bool,
-    /// It rests since this device is away, until somebody says that it is to go on without it, or a restart finds it again.
-    awaits: Option<String>,
-    /// When its progress is to be kept next, and that of which errors was.
-    next_keep: u64,
-    kept_errors: u64,
-    /// Since when it is paused.
-    paused_monotonic: Option<u64>,
-    status: ScrubStatus,
-    lost: BTreeSet<ChunkId>,
-    lost_are_all: bool,
-    naming: Option<DamageWalk>,
-    /// The files of what has no good copy, as far as they are named, and whether these are all.
-    damaged: Vec<DamagedFile>,
-    all_named: bool,
-    /// Failed reads and checksum errors of each device when it began.
-    errors_before: BTreeMap<u16, (u64, u64)>,
-    /// Those of before a restart.
-    errors_earlier: BTreeMap<u16, (u64, u64)>,
-    /// Failed reads and checksum errors of each device when it was done; none if that was before the pool was opened.
-    errors_after: BTreeMap<u16, (u64, u64)>,
-    /// It ended before the pool was opened.
-    from_record: bool,
-}
-
-impl Run {
-    fn new(status: ScrubStatus) -> Self {
-        Self {
-            number: 0,
-            cursor: None,
-            fronts_read: true,
-            untold: Vec::new(),
-            at: ScrubCursor::default(),
-            started_monotonic: 0,
-            earlier_bytes: 0,
-            behind_before: Vec::new(),
-            is_resumed: false,
-            awaits: None,
-            next_keep: 0,
-            kept_errors: 0,
-            paused_monotonic: None,
-            status,
-            lost: BTreeSet::new(),
-            lost_are_all: true,
-            naming: None,
-            damaged: Vec::new(),
-            all_named: true,
-            errors_before: BTreeMap::new(),
-            errors_earlier: BTreeMap::new(),
-            errors_after: BTreeMap::new(),
-            from_record: false,
-        }
-    }
-
-    /// Failed reads and checksum errors of a device since it began.
-    fn errors_of(&self, device: &DeviceInfo) -> (u64, u64) {
-        let counters = &device.counters;
-        let (reads, sums) = self
-            .errors_before
-            .get(&device.number)
-            .copied()
-            .unwrap_or_default();
-        let earlier = self
-            .errors_earlier
-            .get(&device.number)
-            .copied()
-            .unwrap_or_default();
-        (
-            counters
-                .read_errors
-                .saturating_sub(reads)
-                .saturating_add(earlier.0),
-            counters
-                .checksum_errors
-                .saturating_sub(sums)
-                .saturating_add(earlier.1),
-        )
-    }
-
-    /// What is kept of it.
-    fn progress(&self, devices: &[DeviceInfo]) -> Progress {
-        let errors = devices
-            .iter()
-            .map(|device| (device.number, self.errors_of(device)));
-        Progress {
-            is_paused: self.paused_monotonic.is_some() && self.awaits.is_none(),
-            cursor: self.at.clone(),
-            status: self.status.clone(),
-            lost: self.lost.clone(),
-            lost_are_all: self.lost_are_all,
-            errors: errors.filter(|(_, errors)| *errors != (0, 0)).collect(),
-        }
-    }
-
-    /// Goes on with one that a restart interrupted.
-    fn resumed(progress: Progress, devices: &[DeviceInfo], monotonic_nanoseconds: u64) -> Self {
-        let away = devices.iter().find(|device| device.state == DeviceState::Missing);
-        let awaits = away
-            .map(|device| device.path.clone())
-            .filter(|_| !progress.is_paused);
-        let rests = progress.is_paused || awaits.is_some();
-        let state = if rests { "paused" } else { "running" };
-        Self {
-            // They were read before anything else was.
-            fronts_read: progress.cursor != ScrubCursor::default(),
-            cursor: Some(progress.cursor.clone()),
-            at: progress.cursor,
-            started_monotonic: monotonic_nanoseconds,
-            earlier_bytes: progress.status.done_bytes,
-            is_resumed: true,
-            next_keep: monotonic_nanoseconds.saturating_add(KEEP_INTERVAL_NANOSECONDS),
-            kept_errors: progress.status.errors,
-            paused_monotonic: rests.then_some(monotonic_nanoseconds),
-            awaits,
-            lost: progress.lost,
-            lost_are_all: progress.lost_are_all,
-            errors_earlier: progress.errors,
-            ..Self::new(ScrubStatus {
-                state: state.into(),
-                ..progress.status
-            })
-        }
-    }
-
-    fn awaits_in_words(&self) -> String {
-        let away = self.awaits.as_ref().map(|path| {
-            format!(
-                "; device '{path}' is away: make it available and start the pool anew, or 'terrace jobs resume {SCRUB_JOB}' goes \
-                 on without it"
-            )
-        });
-        away.unwrap_or_default()
-    }
-
-    /// What is kept of it when it is over.
-    fn outcome(&self) -> Vec<u8> {
-        let outcome = Outcome {
-            status: self.status.clone(),
-            damaged: self.damaged.clone(),
-            all_named: self.all_named,
-        };
-        outcome.encode()
-    }
-
-    /// It is not over.
-    fn is_under_way(&self) -> bool {
-        matches!(self.status.state.as_str(), "running" | "paused")
-    }
-
-    /// Labels and roots of a device were not as they should be.
-    fn note_front(&mut self, damage: &FrontDamage, pool: &str) {
-        let FrontDamage {
-            path, found, left, ..
-        } = damage;
-        self.status.errors += found.len() as u64;
-        self.status.repaired += found.len().saturating_sub(left.len()) as u64;
-        if left.is_empty() {
-            let line = format!(
-                "labels and roots of {path} were written anew: {}",
-                found.join("; ")
-            );
-            self.untold.push(line.clone());
-            self.status.mended.push(line);
-        } else {
-            let line = format!(
-                "labels and roots of {path} cannot be written anew: {}; 'terrace pool replace {pool} {path} NEW'",
-                left.join("; ")
-            );
-            self.untold.push(line.clone());
-            self.status.damage.push(line);
-        }
-    }
-}
-
-/// Failed reads and checksum errors of each device since the pool was opened.
-fn errors_by_device(devices: &[DeviceInfo]) -> BTreeMap<u16, (u64, u64)> {
-    let errors = devices.iter().map(|device| {
-        let counters = &device.counters;
-        (device.number, (counters.read_errors, counters.checksum_errors))
-    });
-    errors.collect()
+/// A device was away, and may lack content.
+pub(crate) fn is_behind(device: &&DeviceInfo) -> bool {
+    device.presence == Presence::Behind && device.state != DeviceState::Missing
 }
 
 /// The running or last scrub.
 #[derive(Default)]
-pub(crate) struct Scrub {
+pub(super) struct Scrub {
     run: Mutex<Option<Run>>,
     /// Held while its progress is written: what is older does not take the place of what is newer.
     keeping: Mutex<()>,
@@ -243,7 +45,7 @@ pub(crate) struct Scrub {
 impl Scrub {
     /// The one that the end of the process interrupted, which goes on, or else the last one that ended, as the pool has it. A
     /// record that cannot be read is none: it is a report, not data.
-    pub(crate) fn of(store: &dyn Store, devices: &[DeviceInfo], monotonic_nanoseconds: u64) -> Self {
+    pub(super) fn of(store: &dyn Store, devices: &[DeviceInfo], monotonic_nanoseconds: u64) -> Self {
         let record = |key: &[u8]| store.get(key).ok().flatten();
         let progress = record(&scrub_progress::KEY).and_then(|bytes| Progress::decode(&bytes).ok());
         let outcome = record(&scrub_record::KEY).and_then(|bytes| Outcome::decode(&bytes).ok());
@@ -264,7 +66,7 @@ impl Scrub {
     }
 
     /// What is to be told when it goes on after a restart; empty if there is none.
-    pub(crate) fn resumed_in_words(&self) -> String {
+    pub(super) fn describe_resumed(&self) -> String {
         let run = self.run.lock();
         let Some(run) = run.as_ref().filter(|run| run.is_resumed && run.is_under_way()) else {
             return String::new();
@@ -272,23 +74,23 @@ impl Scrub {
         let status = &run.status;
         let done = format!("{} of {} bytes are read", status.done_bytes, status.total_bytes);
         match &run.awaits {
-            Some(_) => format!("scrub not gone on with: {done}{}", run.awaits_in_words()),
+            Some(_) => format!("scrub not gone on with: {done}{}", run.describe_awaited()),
             None if run.paused_monotonic.is_some() => format!("scrub is still paused: {done}"),
             None => format!("scrub goes on: {done}"),
         }
     }
 
     /// What keeps it from going on; empty if nothing does.
-    pub(crate) fn awaits_in_words(&self) -> String {
+    pub(super) fn describe_awaited(&self) -> String {
         self.run
             .lock()
             .as_ref()
-            .map(Run::awaits_in_words)
+            .map(Run::describe_awaited)
             .unwrap_or_default()
     }
 
     /// Whether its progress should be kept now.
-    pub(crate) fn is_keeping_due(&self, monotonic_nanoseconds: u64) -> bool {
+    pub(super) fn is_keeping_due(&self, monotonic_nanoseconds: u64) -> bool {
         let run = self.run.lock();
         run.as_ref()
             .filter(|run| run.is_under_way())
@@ -299,7 +101,7 @@ impl Scrub {
     ///
     /// # Errors
     /// What the store says; then it is tried again after the next step.
-    pub(crate) fn keep_progress(
+    pub(super) fn keep_progress(
         &self,
         chunks: &ChunkStore,
         devices: &[DeviceInfo],
@@ -336,7 +138,7 @@ impl Scrub {
     }
 
     /// It has just ended: keeps in the pool what it found, if it read everything. Durable with the next flush.
-    pub(crate) fn keep(&self, store: &dyn Store, devices: &[DeviceInfo], now_nanoseconds: u64) {
+    pub(super) fn keep(&self, store: &dyn Store, devices: &[DeviceInfo], now_nanoseconds: u64) {
         let _keeping = self.keeping.lock();
         let record = {
             let mut guard = self.run.lock();
@@ -370,7 +172,7 @@ impl Scrub {
     }
 
     /// Whether it could not give everything the copies that its tier keeps, for want of room.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         let run = self.run.lock();
         run.as_ref().is_some_and(|run| run.status.short > 0)
     }
@@ -379,7 +181,7 @@ impl Scrub {
     ///
     /// # Errors
     /// What the store says; then it is looked for once more after the next start.
-    pub(crate) fn completed(&self, store: &dyn Store) -> Result<(), StoreError> {
+    pub(super) fn completed(&self, store: &dyn Store) -> Result<(), StoreError> {
         let _keeping = self.keeping.lock();
         let record = {
             let mut guard = self.run.lock();
@@ -397,7 +199,7 @@ impl Scrub {
     }
 
     /// The devices that lacked content when it began, and have it now that it has read everything.
-    pub(crate) fn behind_before(&self) -> Vec<u16> {
+    pub(super) fn behind_before(&self) -> Vec<u16> {
         let run = self.run.lock();
         run.as_ref()
             .map(|run| run.behind_before.clone())
@@ -405,12 +207,12 @@ impl Scrub {
     }
 
     /// Whether the last one ended before the pool was opened.
-    pub(crate) fn is_from_before(&self) -> bool {
+    pub(super) fn is_from_before(&self) -> bool {
         self.run.lock().as_ref().is_some_and(|run| run.from_record)
     }
 
     /// Starts one; false if one is running already.
-    pub(crate) fn start(
+    pub(super) fn start(
         &self,
         now_nanoseconds: u64,
         monotonic_nanoseconds: u64,
@@ -446,7 +248,7 @@ impl Scrub {
     }
 
     /// Gives the running one up; false if there is none.
-    pub(crate) fn cancel(&self) -> bool {
+    pub(super) fn cancel(&self) -> bool {
         let mut run = self.run.lock();
         match run.as_mut() {
             Some(run) if run.is_under_way() => {
@@ -460,7 +262,7 @@ impl Scrub {
     }
 
     /// Stops the running one until it is resumed; false if there is none.
-    pub(crate) fn pause(&self, monotonic_nanoseconds: u64) -> bool {
+    pub(super) fn pause(&self, monotonic_nanoseconds: u64) -> bool {
         let mut run = self.run.lock();
         match run.as_mut() {
             Some(run) if run.is_under_way() => {
@@ -475,7 +277,7 @@ impl Scrub {
     }
 
     /// Lets a paused one go on; false if none is under way.
-    pub(crate) fn resume(&self, monotonic_nanoseconds: u64) -> bool {
+    pub(super) fn resume(&self, monotonic_nanoseconds: u64) -> bool {
         let mut run = self.run.lock();
         match run.as_mut() {
             Some(run) if run.is_under_way() => {
@@ -491,12 +293,12 @@ impl Scrub {
     }
 
     /// What is known of it.
-    pub(crate) fn status(&self) -> Option<ScrubStatus> {
+    pub(super) fn status(&self) -> Option<ScrubStatus> {
         self.run.lock().as_ref().map(|run| run.status.clone())
     }
 
     /// The same, with what was met on these devices since it was done.
-    pub(crate) fn status_with(&self, devices: &[DeviceInfo]) -> Option<ScrubStatus> {
+    pub(super) fn status_with(&self, devices: &[DeviceInfo]) -> Option<ScrubStatus> {
         let run = self.run.lock();
         let run = run.as_ref()?;
         let mut status = run.status.clone();
@@ -513,14 +315,14 @@ impl Scrub {
     }
 
     /// The files that it found damaged, and whether these are surely all of them.
-    pub(crate) fn damaged_files(&self) -> (Vec<DamagedFile>, bool) {
+    pub(super) fn damaged_files(&self) -> (Vec<DamagedFile>, bool) {
         let run = self.run.lock();
         let found = run.as_ref().map(|run| (run.damaged.clone(), run.all_named));
         found.unwrap_or((Vec::new(), true))
     }
 
     /// What it found since this was asked last and users are to be told, however the scrub ends.
-    pub(crate) fn take_untold(&self) -> Vec<String> {
+    pub(super) fn take_untold(&self) -> Vec<String> {
         let mut run = self.run.lock();
         run.as_mut()
             .map(|run| std::mem::take(&mut run.untold))
@@ -555,7 +357,7 @@ impl Scrub {
     }
 
     /// Reads the next piece. `None`: nothing to do; `Some(true)`: it has just ended.
-    pub(crate) fn step(
+    pub(super) fn step(
         &self,
         chunks: &ChunkStore,
         pool: &str,
@@ -691,6 +493,7 @@ mod tests {
     use terrace_dataset::{Context, FileKind, NewDataset, ROOT};
     use terrace_device::{AlignedBuffer, Device, ManualClock, MemoryDevice};
 
+    use super::Scrub;
     use crate::{Engine, OpenOptions, PoolSpec, TierSpec};
 
     const BLOCK: usize = 4096;
@@ -716,9 +519,10 @@ mod tests {
 
     /// Scrubs while nothing else is done: what was deleted is not freed meanwhile.
     fn scrub(engine: &Engine) -> (u64, Vec<String>) {
-        assert!(engine.scrub.start(0, 0, 0, &[]));
-        while engine.scrub.step(&engine.chunks, "tank", 1).unwrap() == Some(false) {}
-        let status = engine.scrub.status().unwrap();
+        let scrub = Scrub::default();
+        assert!(scrub.start(0, 0, 0, &[]));
+        while scrub.step(engine.chunks(), "tank", 1).unwrap() == Some(false) {}
+        let status = scrub.status().unwrap();
         assert_eq!(status.state, "done");
         (status.errors, status.files)
     }

@@ -15,9 +15,11 @@ use super::scrub_record::{Outcome, count, list};
 use crate::ScrubStatus;
 
 /// Key of the record: a table of its own, with nothing else in it.
-pub(crate) const KEY: [u8; 1] = [0xf3];
+pub(super) const KEY: [u8; 1] = [0xf3];
 /// How often the progress is kept where nothing is found, nanoseconds: what is read again after a crash.
-pub(crate) const KEEP_INTERVAL_NANOSECONDS: u64 = 10_000_000_000;
+pub(super) const KEEP_INTERVAL_NANOSECONDS: u64 = 10_000_000_000;
+/// Damaged chunks whose files are looked for, at most.
+pub(super) const LOST_CHUNKS_MAX: usize = 100_000;
 /// Version of the record.
 const VERSION: u8 = 1;
 /// Longest report in it, bytes.
@@ -30,14 +32,14 @@ const LOST_ARE_ALL: u8 = 2;
 /// A scrub that is under way.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Progress {
-    pub(crate) is_paused: bool,
-    pub(crate) cursor: ScrubCursor,
-    pub(crate) status: ScrubStatus,
+    pub(super) is_paused: bool,
+    pub(super) cursor: ScrubCursor,
+    pub(super) status: ScrubStatus,
     /// Damaged chunks of which the files are to be named, and whether these are all.
-    pub(crate) lost: BTreeSet<ChunkId>,
-    pub(crate) lost_are_all: bool,
+    pub(super) lost: BTreeSet<ChunkId>,
+    pub(super) lost_are_all: bool,
     /// Failed reads and checksum errors of each device, by its number, while it ran.
-    pub(crate) errors: BTreeMap<u16, (u64, u64)>,
+    pub(super) errors: BTreeMap<u16, (u64, u64)>,
 }
 
 impl Progress {
@@ -104,7 +106,7 @@ impl Progress {
         for _ in 0..count(&mut reader)? {
             let (gap, length) = (reader.varint("gap")?, reader.varint("length")?);
             let run = next.checked_add(gap).and_then(|first| {
-                let room = crate::integrity::scrub::LOST_CHUNKS_MAX.saturating_sub(lost.len()) as u64;
+                let room = LOST_CHUNKS_MAX.saturating_sub(lost.len()) as u64;
                 Some((first, first.checked_add(length).filter(|_| length <= room)?))
             });
             let (first, end) = run.ok_or(DecodeError::Invalid("damaged chunks"))?;
@@ -128,6 +130,14 @@ impl Progress {
             lost_are_all: flags & LOST_ARE_ALL != 0,
             errors,
         })
+    }
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+impl Progress {
+    /// Whether there are no more damaged chunks than are looked for.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.lost.len() <= LOST_CHUNKS_MAX
     }
 }
 

@@ -14,10 +14,7 @@ use terrace_pool::Pool;
 use terrace_store::{ChunkId, Store};
 
 use super::damaged_files::{DamageWalk, Damaged, DamagedFile};
-use crate::{
-    EngineError,
-    lifecycle::{pool_properties, shares_of_store},
-};
+use crate::{EngineError, floors::shares_of_store, pool_properties};
 
 /// How much one step reads, bytes.
 const STEP_BYTES: u64 = 8 << 20;

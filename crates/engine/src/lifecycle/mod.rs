@@ -1,13 +1,13 @@
-//! Lifecycle: a pool is opened, set, upgraded, rewound and closed.
+//! Lifecycle: a pool is opened, set, upgraded, rewound and closed. [`Lifecycle`] owns the threads and whether all is saved, under one
+//! lock that is held while that is tried.
 
-mod missing_metadata;
+mod clear_heat;
+mod lifecycle;
 mod open;
 mod options;
-pub mod pool_properties;
 mod rewind;
 mod settings;
 mod spec;
-mod tiers;
 mod upgrade;
 
 pub use options::OpenOptions;
@@ -15,5 +15,7 @@ pub use rewind::RewindOutlook;
 pub use spec::{PoolSpec, TierSpec};
 pub use upgrade::FormatNews;
 
-pub(crate) use open::shares_of_store;
-pub(crate) use spec::check_name;
+pub(crate) use lifecycle::Lifecycle;
+pub(crate) use open::{
+    create_pool, open_floors, open_pool, plan_creating, rehearsal_devices, wants_rehearsal,
+};

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_device::DeviceSpec;
 
-use super::pool_properties::{canonical, is_pool_property};
-use crate::EngineError;
+use crate::{
+    EngineError,
+    pool_properties::{canonical, check_name, is_pool_property},
+};
 
 /// A tier of a new pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,22 +132,6 @@ fn parse_devices(text: &str) -> Result<Vec<DeviceSpec>, EngineError> {
             .map_err(|error| EngineError::Invalid(error.to_string()))
     };
     text.split(',').map(parse).collect()
-}
-
-/// Names of pools and tiers: 1–64 letters, digits, `-`, `_`, `.`, starting with a letter or digit.
-pub(crate) fn check_name(kind: &str, name: &str) -> Result<(), EngineError> {
-    let good = name.len() <= 64
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if good {
-        Ok(())
-    } else {
-        Err(EngineError::Invalid(format!(
-            "'{name}' is no name for a {kind}; use 1 to 64 letters, digits, '-', '_' or '.', starting with a letter or digit"
-        )))
-    }
 }
 
 #[cfg(test)]

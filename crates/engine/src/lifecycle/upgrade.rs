@@ -2,7 +2,8 @@
 //!
 //! Invariant: a pool changes its version only when somebody asks for it.
 
-use crate::{EngineError, engine::Engine};
+use super::lifecycle::Lifecycle;
+use crate::EngineError;
 
 /// What a format version brings, in words.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -13,14 +14,14 @@ pub struct FormatNews {
     pub brings: String,
 }
 
-impl Engine {
+impl Lifecycle {
     /// The format version of the pool.
-    pub fn format_version(&self) -> u32 {
+    pub(crate) fn format_version(&self) -> u32 {
         self.chunks.format_version().into()
     }
 
     /// What the versions bring that are newer than that of the pool; nothing if it has the newest.
-    pub fn format_news(&self) -> Vec<FormatNews> {
+    pub(crate) fn format_news(&self) -> Vec<FormatNews> {
         let has = self.chunks.format_version();
         let newer = terrace_chunk::FORMATS
             .iter()
@@ -34,16 +35,13 @@ impl Engine {
     }
 
     /// Gives the pool the newest format version, durably: older programs cannot open it from then on.
-    ///
-    /// # Errors
-    /// `Closed`, and what the store says.
-    pub fn upgrade(&self) -> Result<(), EngineError> {
-        self.check_open()?;
+    pub(crate) fn upgrade(&self) -> Result<(), EngineError> {
+        self.open.check()?;
         let before = self.format_version();
         self.chunks.upgrade_format()?;
         let now = self.format_version();
         if now > before {
-            self.event(
+            self.events.add(
                 "upgrade",
                 &format!("the pool has format version {now}, before {before}"),
             );

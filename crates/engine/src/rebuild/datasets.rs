@@ -3,10 +3,7 @@
 //! Invariants: a dataset that was being destroyed stays so; one whose record is lost gets a made-up name; names are
 //! valid, differ, and have their parents; what is counted is counted from what was placed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use terrace_chunk::Salvaged;
@@ -21,7 +18,7 @@ use super::{
     LINES_MAX, Progress, RebuildOptions, RebuildReport, RebuiltDataset, content::Content, objects::Objects,
     regions,
 };
-use crate::{Engine, EngineError};
+use crate::{EngineError, floors::Floors};
 
 /// Records read at once.
 const SCAN: usize = 1024;
@@ -73,18 +70,18 @@ pub(super) fn each(
 /// Places everything.
 pub(super) fn run<'a>(
     salvaged: &'a Salvaged,
-    target: Option<&'a Arc<Engine>>,
+    target: Option<&'a Floors>,
     options: RebuildOptions,
     progress: &'a mut Progress<'a>,
     report: &mut RebuildReport,
 ) -> Result<(), EngineError> {
     let mut all = read(salvaged, report)?;
-    let store = target.map(|target| &**target.chunks());
+    let store = target.map(|target| &*target.chunks);
     let mut content = Content::new(salvaged, store, progress);
     let tiers: BTreeSet<String> = target
         .map(|target| {
             target
-                .pool()
+                .pool
                 .tiers()
                 .into_iter()
                 .map(|tier| tier.settings.name)
@@ -156,14 +153,14 @@ pub(super) fn run<'a>(
         .problems
         .extend(content.causes.drain(..).take(room.min(100)));
     if let Some(target) = target {
-        target.chunks().close()?;
+        target.chunks.close()?;
     }
     Ok(())
 }
 
 /// Takes the records of the empty pool away; what was set on its own dataset is kept.
-fn clear(target: &Engine, all: &mut [Known]) -> Result<(), EngineError> {
-    let store = target.store();
+fn clear(target: &Floors, all: &mut [Known]) -> Result<(), EngineError> {
+    let store = &target.store;
     let mut batch = Batch::new();
     for table in keys::TABLE_POOL..=keys::TABLE_HOLDER {
         let (from, to) = keys::table_range(table);

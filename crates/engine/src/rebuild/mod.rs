@@ -22,7 +22,7 @@ use terrace_chunk::{How, Salvaged, Survey};
 use terrace_device::Device;
 use terrace_pool::{Pool, PoolError};
 
-use crate::{Engine, EngineError};
+use crate::{EngineError, floors::Floors};
 
 /// Lines of each list that are kept at most, unless all are asked for.
 const LINES_MAX: usize = 10_000;
@@ -113,14 +113,10 @@ pub struct RebuildOptions {
     pub list_saved: bool,
 }
 
-/// Rebuilds the pool on these devices, which may be open for reading only, into `target`, a fresh pool that is open
-/// without threads; afterwards `target` must be dropped and opened anew. Without a target it only says what it would do.
-///
-/// # Errors
-/// `Pool` if no device has a label; `Invalid` if the target is not fresh; what the target says, `NoSpace` above all.
-pub fn rebuild<'a>(
+/// See `terrace_engine::rebuild`.
+pub(crate) fn run<'a>(
     devices: Vec<Arc<dyn Device>>,
-    target: Option<&'a Arc<Engine>>,
+    target: Option<&'a Floors>,
     options: RebuildOptions,
     progress: &'a mut Progress<'a>,
 ) -> Result<RebuildReport, EngineError> {
@@ -142,7 +138,7 @@ pub fn rebuild<'a>(
     });
     describe(&pool, &salvaged, &mut report);
     if let Some(target) = target {
-        report.new_pool = target.name();
+        report.new_pool = target.pool.name();
     }
     datasets::run(&salvaged, target, options, progress, &mut report)?;
     report.complete = report.damaged.is_empty()
@@ -251,14 +247,14 @@ fn describe(pool: &Pool, salvaged: &Salvaged, report: &mut RebuildReport) {
 }
 
 /// The new pool must hold nothing, since all its records are made anew.
-fn check_fresh(target: &Engine) -> Result<(), EngineError> {
+fn check_fresh(target: &Floors) -> Result<(), EngineError> {
     let refuse = |what: &str| {
         Err(EngineError::Invalid(format!(
             "pool '{}' {what}; rebuild into a pool that was made for it and never used",
-            target.name()
+            target.pool.name()
         )))
     };
-    let datasets = target.datasets().list(None)?;
+    let datasets = target.datasets.list(None)?;
     if datasets.len() != 1 {
         return refuse("has datasets");
     }

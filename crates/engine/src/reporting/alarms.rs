@@ -4,54 +4,79 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
+use terrace_chunk::ChunkStore;
+use terrace_dataset::Datasets;
 use terrace_device::format_size;
-use terrace_pool::{DeviceState, SegmentId};
+use terrace_pool::{DeviceState, Pool};
 
-use super::event_log::rfc3339;
-use crate::Engine;
+use super::{
+    event_log::{EventLog, rfc3339},
+    words::describe_outdated,
+};
+use crate::floors::Floors;
 
 /// What was told since the pool was opened.
-#[derive(Default)]
 pub(crate) struct Alarms {
+    pool: Arc<Pool>,
+    chunks: Arc<ChunkStore>,
+    datasets: Arc<Datasets>,
+    events: Arc<EventLog>,
     /// Devices that fail.
     failing: Mutex<BTreeSet<u16>>,
     /// Devices that do not answer.
     silent: Mutex<BTreeMap<u16, String>>,
-    /// Segments of metadata of which a part cannot be read.
-    pub(crate) unreadable: Mutex<BTreeSet<Vec<SegmentId>>>,
     /// Datasets of which retention can hold no checkpoint.
     unretained: Mutex<BTreeSet<String>>,
     /// That nothing is written any more.
     stopped: AtomicBool,
 }
 
-impl Engine {
+impl Alarms {
+    pub(crate) fn new(floors: &Floors, events: &Arc<EventLog>) -> Self {
+        Self {
+            pool: floors.pool.clone(),
+            chunks: floors.chunks.clone(),
+            datasets: floors.datasets.clone(),
+            events: events.clone(),
+            failing: Mutex::default(),
+            silent: Mutex::default(),
+            unretained: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells of all that went wrong since this was called last.
+    pub(crate) fn report(&self) {
+        self.report_failing();
+        self.report_silent();
+        self.report_unretained();
+        self.report_stopped();
+    }
+
     /// Tells of devices that began to fail.
-    pub(crate) fn tell_failing(&self) {
+    fn report_failing(&self) {
         for (number, path, why) in self.pool.failing() {
-            if self.alarms.failing.lock().insert(number) {
+            if self.failing.lock().insert(number) {
                 let pool = self.pool.name();
                 let text = format!(
                     "'{path}' is failing, nothing new is put on it: {why}; 'terrace status {pool}' says what to do"
                 );
-                self.event("device", &text);
+                self.events.add("device", &text);
             }
         }
     }
 
-    /// Paths of the devices that do not answer. Waits for nothing.
-    pub fn silent_devices(&self) -> Vec<String> {
-        self.pool.silent().into_iter().map(|(_, path, _)| path).collect()
-    }
-
     /// Tells of devices that do not answer any more, and of those that do again.
-    pub(crate) fn tell_silent(&self) {
+    fn report_silent(&self) {
         let silent = self.pool.silent();
-        let mut told = self.alarms.silent.lock();
+        let mut told = self.silent.lock();
         if silent.is_empty() && told.is_empty() {
             return;
         }
@@ -74,13 +99,13 @@ impl Engine {
             }
         }
         drop(told);
-        events.iter().for_each(|text| self.event("device", text));
+        events.iter().for_each(|text| self.events.add("device", text));
     }
 
     /// Tells of datasets of which retention held no checkpoint for want of room, and of those where it does again.
-    pub(crate) fn tell_unretained(&self) {
-        let lacking = self.datasets().without_room_to_retain();
-        let mut told = self.alarms.unretained.lock();
+    fn report_unretained(&self) {
+        let lacking = self.datasets.without_room_to_retain();
+        let mut told = self.unretained.lock();
         if lacking.is_empty() && told.is_empty() {
             return;
         }
@@ -102,23 +127,23 @@ impl Engine {
             }
         }
         drop(told);
-        events.iter().for_each(|text| self.event("retention", text));
+        events.iter().for_each(|text| self.events.add("retention", text));
     }
 
     /// Tells that an error ended all writing. The store takes no record of it any more: it is told as long as the pool is open.
-    pub(crate) fn tell_stopped(&self) {
+    pub(crate) fn report_stopped(&self) {
         let Some(why) = self.chunks.stopped() else { return };
-        if !self.alarms.stopped.swap(true, Ordering::AcqRel) {
+        if !self.stopped.swap(true, Ordering::AcqRel) {
             let pool = self.pool.name();
             let text = format!(
                 "the pool accepts no writes any more after an error: {why}; 'terrace status {pool}' says what to do"
             );
-            self.event("stopped", &text);
+            self.events.add("stopped", &text);
         }
     }
 
     /// That the pool was opened, and without which of its devices.
-    pub(crate) fn tell_opened(&self, new: bool) {
+    pub(crate) fn report_opened(&self, new: bool) {
         let devices = self.pool.devices().into_iter();
         let missing = devices.filter(|device| device.state == DeviceState::Missing);
         let missing: Vec<String> = missing.map(|device| format!("'{}'", device.path)).collect();
@@ -127,18 +152,12 @@ impl Engine {
             (false, true) => "the pool was opened".to_owned(),
             (false, false) => format!("the pool was opened without {}", missing.join(", ")),
         };
-        self.event("opened", &text);
-        for number in self.pool.outdated() {
-            self.event("device", &self.outdated_in_words(number));
+        self.events.add("opened", &text);
+        let outdated = self.pool.outdated();
+        for device in self.pool.devices() {
+            if outdated.contains(&device.number) {
+                self.events.add("device", &describe_outdated(&device.path));
+            }
         }
-    }
-
-    /// What is said of a device that turned out to be older than the pool when that was opened.
-    pub(crate) fn outdated_in_words(&self, device: u16) -> String {
-        format!(
-            "'{}' is older than the pool, though nobody had noted it as away: it is an old copy, or lost what was written to it; it \
-             was taken as it is, and what it lacks is read from copies on other devices, or gives errors",
-            self.device_path(device)
-        )
     }
 }

@@ -5,9 +5,12 @@
 //! hold is told as long as the pool is open, and after that by whoever kept it elsewhere ([`KeepEvents`]): that the pool takes nothing
 //! any more is what users look for there.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use terrace_codec::{KeyWriter, Reader, Writer};
+use terrace_device::Clock;
 use terrace_store::{Batch, Store, StoreError};
 
 /// Table of the entries: ring, number.
@@ -15,16 +18,16 @@ const TABLE_JOURNAL: u8 = 0xf0;
 /// Table of the rings' next numbers.
 const TABLE_JOURNAL_NEXT: u8 = 0xf1;
 /// Most entries of a ring.
-pub const ENTRIES_MAX: u64 = 4096;
+pub(crate) const ENTRIES_MAX: u64 = 4096;
 /// Longest text of an entry, bytes.
-pub const TEXT_BYTES_MAX: usize = 4096;
+pub(crate) const TEXT_BYTES_MAX: usize = 4096;
 
 /// Longest kind of an entry, bytes.
 const KIND_BYTES_MAX: usize = 64;
 
 /// Which ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ring {
+pub(crate) enum Ring {
     /// What happened.
     Events = 0,
     /// Commands that changed the pool.
@@ -74,17 +77,27 @@ struct Next {
     unwritten: Vec<Unwritten>,
 }
 
-/// Both rings.
-pub struct Journal {
+/// Both rings of a pool.
+pub(crate) struct EventLog {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    /// As [`KeepEvents`] names it.
+    pool_id: String,
+    keeper: Option<Arc<dyn KeepEvents>>,
     next: Mutex<[Next; 2]>,
 }
 
-impl Journal {
+impl EventLog {
     /// The rings of a store.
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn open(store: &dyn Store) -> Result<Self, StoreError> {
+    pub(crate) fn open(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        pool_id: String,
+        keeper: Option<Arc<dyn KeepEvents>>,
+    ) -> Result<Self, StoreError> {
         let mut next: [Next; 2] = Default::default();
         for (ring, next) in next.iter_mut().enumerate() {
             if let Some(value) = store.get(&KeyWriter::table(TABLE_JOURNAL_NEXT).u8(ring as u8).finish())? {
@@ -93,43 +106,77 @@ impl Journal {
             }
         }
         Ok(Self {
+            store,
+            clock,
+            pool_id,
+            keeper,
             next: Mutex::new(next),
         })
     }
 
-    /// Adds an entry; the oldest one goes. One that the store does not take is told all the same, and written with the next one that it
-    /// does.
-    pub fn add(&self, store: &dyn Store, ring: Ring, now_nanoseconds: u64, kind: &str, text: &str) {
-        let entry = Unwritten {
-            nanoseconds: now_nanoseconds,
-            kind: kind.to_owned(),
-            text: text.to_owned(),
-        };
-        self.add_all(store, ring, vec![entry]);
+    /// Notes that something happened.
+    pub(crate) fn add(&self, kind: &str, text: &str) {
+        self.add_now(Ring::Events, kind, text);
+        if let Some(keeper) = &self.keeper {
+            let unwritten = self.unwritten();
+            if !unwritten.is_empty() {
+                keeper.keep(&self.pool_id, &unwritten);
+            }
+        }
+    }
+
+    /// Notes a command that changed the pool.
+    pub(crate) fn add_command(&self, user: &str, words: &str) {
+        self.add_now(Ring::Commands, user, words);
+    }
+
+    /// Takes the events of an earlier run into the pool, that did not take them then.
+    pub(crate) fn take_kept(&self) {
+        let Some(keeper) = &self.keeper else { return };
+        let kept = keeper.kept(&self.pool_id);
+        if kept.is_empty() {
+            return;
+        }
+        // Until they are durable they stay where they are.
+        let taken = self
+            .add_kept(kept)
+            .and_then(|()| self.store.flush(self.store.newest()));
+        match taken {
+            Ok(()) if self.unwritten().is_empty() => keeper.keep(&self.pool_id, &[]),
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "events of an earlier run were not taken into the pool"),
+        }
     }
 
     /// Adds what was kept elsewhere, with its own times, but for what the ring has already: it may have taken that after all.
-    ///
-    /// # Errors
-    /// If the store cannot be read.
-    pub fn add_kept(&self, store: &dyn Store, ring: Ring, kept: Vec<Unwritten>) -> Result<(), StoreError> {
-        let known = self.read(store, ring, 0, 2 * UNWRITTEN_MAX)?;
+    fn add_kept(&self, kept: Vec<Unwritten>) -> Result<(), StoreError> {
+        let known = self.read(Ring::Events, 0, 2 * UNWRITTEN_MAX)?;
         let is_new = |entry: &Unwritten| {
             let time = rfc3339(entry.nanoseconds);
             !known
                 .iter()
                 .any(|known| known.time == time && known.text == entry.text)
         };
-        self.add_all(store, ring, kept.into_iter().filter(is_new).collect());
+        self.add_all(Ring::Events, kept.into_iter().filter(is_new).collect());
         Ok(())
     }
 
-    /// What the store has not taken.
-    pub fn unwritten(&self, ring: Ring) -> Vec<Unwritten> {
-        self.next.lock()[ring as usize].unwritten.clone()
+    /// Events that the store has not taken.
+    fn unwritten(&self) -> Vec<Unwritten> {
+        self.next.lock()[Ring::Events as usize].unwritten.clone()
     }
 
-    fn add_all(&self, store: &dyn Store, ring: Ring, entries: Vec<Unwritten>) {
+    fn add_now(&self, ring: Ring, kind: &str, text: &str) {
+        let entry = Unwritten {
+            nanoseconds: self.clock.now_nanoseconds(),
+            kind: kind.to_owned(),
+            text: text.to_owned(),
+        };
+        self.add_all(ring, vec![entry]);
+    }
+
+    /// Adds entries; the oldest go. One that the store does not take is told all the same, and written with the next one that it does.
+    fn add_all(&self, ring: Ring, entries: Vec<Unwritten>) {
         if entries.is_empty() {
             return;
         }
@@ -165,7 +212,7 @@ impl Journal {
             KeyWriter::table(TABLE_JOURNAL_NEXT).u8(ring as u8).finish(),
             value.into_bytes(),
         );
-        match store.commit(batch) {
+        match self.store.commit(batch) {
             Ok(_) => {
                 next.number = id;
                 next.unwritten.clear();
@@ -178,20 +225,16 @@ impl Journal {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn read(
-        &self,
-        store: &dyn Store,
-        ring: Ring,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<Entry>, StoreError> {
+    pub(crate) fn read(&self, ring: Ring, from: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
         let next = self.next.lock();
         let next = &next[ring as usize];
         let end = next.number + next.unwritten.len() as u64;
         let oldest = end.saturating_sub(ENTRIES_MAX.min(limit as u64)).max(from);
         let mut entries: Vec<Entry> = match oldest < next.number {
             true => {
-                let records = store.scan(&key(ring, oldest), &key(ring, next.number), limit)?;
+                let records = self
+                    .store
+                    .scan(&key(ring, oldest), &key(ring, next.number), limit)?;
                 records
                     .iter()
                     .filter_map(|(key, value)| decode(key, value))
@@ -246,6 +289,7 @@ pub fn rfc3339(nanoseconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use terrace_device::ManualClock;
     use terrace_store::MemoryStore;
 
     use super::*;
@@ -269,51 +313,38 @@ mod tests {
         );
     }
 
+    fn open(store: &Arc<MemoryStore>, nanoseconds: u64) -> EventLog {
+        let clock = Arc::new(ManualClock::new(nanoseconds));
+        EventLog::open(store.clone(), clock, String::new(), None).unwrap()
+    }
+
     #[test]
     fn entries_come_back_in_order_and_survive_reopening() {
-        let store = MemoryStore::new(1 << 30);
-        let journal = Journal::open(&store).unwrap();
-        journal.add(
-            &store,
-            Ring::Events,
-            1_700_000_000_000_000_000,
-            "opened",
-            "the pool was opened",
-        );
-        journal.add(&store, Ring::Commands, 1, "root", "terrace fs create tank/a");
-        let journal = Journal::open(&store).unwrap();
-        journal.add(
-            &store,
-            Ring::Events,
-            1_700_000_001_000_000_000,
-            "scrub",
-            "started",
-        );
-        let events = journal.read(&store, Ring::Events, 0, 100).unwrap();
+        let store = Arc::new(MemoryStore::new(1 << 30));
+        let log = open(&store, 1_700_000_000_000_000_000);
+        log.add("opened", "the pool was opened");
+        log.add_command("root", "terrace fs create tank/a");
+        let log = open(&store, 1_700_000_001_000_000_000);
+        log.add("scrub", "started");
+        let events = log.read(Ring::Events, 0, 100).unwrap();
         assert_eq!(events.iter().map(|entry| entry.id).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(events[0].time, "2023-11-14T22:13:20.000Z");
-        assert_eq!(journal.read(&store, Ring::Events, 1, 100).unwrap().len(), 1);
+        assert_eq!(log.read(Ring::Events, 1, 100).unwrap().len(), 1);
         assert_eq!(
-            journal.read(&store, Ring::Commands, 0, 100).unwrap()[0].text,
+            log.read(Ring::Commands, 0, 100).unwrap()[0].text,
             "terrace fs create tank/a"
         );
     }
 
     #[test]
     fn a_ring_is_bounded() {
-        let store = MemoryStore::new(1 << 30);
-        let journal = Journal::open(&store).unwrap();
+        let store = Arc::new(MemoryStore::new(1 << 30));
+        let log = open(&store, 1);
         let long = "é".repeat(TEXT_BYTES_MAX);
         for number in 0..ENTRIES_MAX + 5 {
-            journal.add(
-                &store,
-                Ring::Events,
-                number,
-                "x",
-                if number % 1000 == 0 { &long } else { "y" },
-            );
+            log.add("x", if number % 1000 == 0 { &long } else { "y" });
         }
-        let entries = journal.read(&store, Ring::Events, 0, usize::MAX).unwrap();
+        let entries = log.read(Ring::Events, 0, usize::MAX).unwrap();
         assert_eq!(entries.len() as u64, ENTRIES_MAX);
         assert_eq!(entries[0].id, 5);
         let all = store

@@ -1,7 +1,14 @@
 //! `Status`: what `terrace status --json` prints. The names of the fields are part of the user's interface: they
 //! may be added to, not changed. Sizes are bytes, times RFC 3339, durations seconds.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+use terrace_dataset::Durability;
+use terrace_device::format_duration;
+
+/// Number of the scrub among the jobs.
+pub const SCRUB_JOB: u64 = 1;
 
 /// Lines of damage that are kept of a scrub in any case, also after a restart.
 const DAMAGE_LINES_SURE: usize = 32;
@@ -338,6 +345,31 @@ pub struct IoCounters {
     pub read_seconds: f64,
     /// The same of writes.
     pub write_seconds: f64,
+}
+
+/// What a dataset may lose in a crash although a program did all that it can: the time before it, at most. `None`: all
+/// since the pool was stopped last. `interval` is the effective `commit_interval`.
+pub fn loss_window(durability: Durability, interval: Duration) -> Option<Duration> {
+    match durability {
+        Durability::Ram => None,
+        Durability::Timed | Durability::Barrier => Some(interval),
+        Durability::Sync => Some(Duration::ZERO),
+    }
+}
+
+/// What a durability means, for people; `interval` is the effective `commit_interval`.
+pub fn durability_in_words(durability: Durability, interval: Duration) -> String {
+    let interval = format_duration(interval);
+    match durability {
+        Durability::Ram => "kept in memory only: lost on a crash, saved when the pool is stopped".into(),
+        Durability::Timed => {
+            format!("fsync returns at once: a crash loses at most the last {interval} (commit_interval)")
+        }
+        Durability::Barrier => format!(
+            "fsync makes durable; of what was not synced a crash loses at most the last {interval} (commit_interval)"
+        ),
+        Durability::Sync => "every write is durable before it returns".into(),
+    }
 }
 
 #[cfg(test)]

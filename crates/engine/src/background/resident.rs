@@ -20,7 +20,7 @@ const MOST_PART: u64 = 2;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Resident {
+pub(super) struct Resident {
     trimmed_nanoseconds: AtomicU64,
     requests: AtomicU64,
     used_nanoseconds: AtomicU64,
@@ -30,16 +30,16 @@ pub(crate) struct Resident {
 
 /// What is to be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(super) struct Verdict {
     /// What readers do without, bytes.
-    pub(crate) excess_bytes: u64,
+    pub(super) excess_bytes: u64,
     /// Whether free memory is to be given back.
-    pub(crate) trims: bool,
+    pub(super) trims: bool,
 }
 
 impl Resident {
     /// The process holds so much; readers do without `excess_bytes` so far, and `requests` were served in all.
-    pub(crate) fn judge(&self, budget: &Budget, held_bytes: u64, requests: u64, now: u64) -> Verdict {
+    pub(super) fn judge(&self, budget: &Budget, held_bytes: u64, requests: u64, now: u64) -> Verdict {
         let limit = budget.limit_bytes();
         let step = limit / STEP_PART;
         let excess = budget.excess_bytes();
@@ -62,6 +62,14 @@ impl Resident {
         }
         Verdict { excess_bytes, trims }
     }
+}
+
+/// What this process holds in memory, bytes; 0 where the system does not tell.
+pub(crate) fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `Leisure`: how long background work rests after a step, so that users hardly notice it while there is no hurry.
+//! `Throttle`: how long background work rests after a step, so that users hardly notice it while there is no hurry.
 //!
 //! Users who make or look at many small files lose more to a thread that works beside them than the time it takes: on few
 //! processors every request waits for it. Freeing what was deleted can wait meanwhile, as long as free room lasts.
@@ -25,31 +25,31 @@ const WINDOW_NANOSECONDS: u64 = 1_000_000_000;
 
 /// How the pool stands.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Standing {
+pub(super) struct Standing {
     /// The monotonic clock.
-    pub(crate) now_nanoseconds: u64,
+    pub(super) now_nanoseconds: u64,
     /// Requests of users so far.
-    pub(crate) requests: u64,
+    pub(super) requests: u64,
     /// Free room for what is written.
-    pub(crate) free_bytes: u64,
+    pub(super) free_bytes: u64,
     /// Users would have to wait for background work soon.
-    pub(crate) is_pressed: bool,
+    pub(super) is_pressed: bool,
     /// What `ChunkStore::courtesy` says: 1 down to 0, the more garbage there is beside what is free.
-    pub(crate) courtesy: f64,
+    pub(super) courtesy: f64,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Leisure {
+pub(super) struct Throttle {
     seen: Option<Standing>,
     /// Where the window began that measures the use of room.
     window: Option<Standing>,
     used_per_second: f64,
 }
 
-impl Leisure {
+impl Throttle {
     /// How long to rest after a step that took `worked`.
-    pub(crate) fn rest(&mut self, worked: Duration, standing: Standing) -> Duration {
+    pub(super) fn rest(&mut self, worked: Duration, standing: Standing) -> Duration {
         let before = self.seen.replace(standing);
         self.measure(standing);
         let requests = before.map_or(0, |before| {
@@ -60,13 +60,13 @@ impl Leisure {
         }
         let since = before.map_or(0, |before| nanoseconds_between(before, standing));
         let per_second = requests as f64 * 1e9 / since.max(1) as f64;
-        let leisure = self.leisure(standing);
-        let ratio = RATIO + (RATIO_MOST - RATIO) * (per_second / MANY).min(1.0) * leisure;
+        let slack = self.slack(standing);
+        let ratio = RATIO + (RATIO_MOST - RATIO) * (per_second / MANY).min(1.0) * slack;
         let most = REST.mul_f64(ratio / RATIO);
         worked
             .mul_f64(ratio)
             .min(most)
-            .mul_f64(standing.courtesy.max(leisure))
+            .mul_f64(standing.courtesy.max(slack))
     }
 
     fn measure(&mut self, standing: Standing) {
@@ -85,7 +85,7 @@ impl Leisure {
     }
 
     /// 1: free room lasts; 0: it does not.
-    fn leisure(&self, standing: Standing) -> f64 {
+    fn slack(&self, standing: Standing) -> f64 {
         let lasts = standing.free_bytes as f64 / self.used_per_second.max(1.0);
         ((lasts - LASTS_NOT) / (LASTS - LASTS_NOT)).clamp(0.0, 1.0)
     }
@@ -114,13 +114,13 @@ mod tests {
 
     /// The rest after a step at which so many requests a second had come and so many bytes of room been used, for three seconds.
     fn rest(requests: u64, used_bytes: u64, change: impl Fn(&mut Standing)) -> Duration {
-        let mut leisure = Leisure::default();
+        let mut throttle = Throttle::default();
         let mut rest = Duration::ZERO;
         for second in 0..4 {
             let mut standing = standing(second * SECOND, second * requests);
             standing.free_bytes -= second * used_bytes;
             change(&mut standing);
-            rest = leisure.rest(WORKED, standing);
+            rest = throttle.rest(WORKED, standing);
         }
         rest
     }
@@ -152,22 +152,22 @@ mod tests {
 
     #[test]
     fn room_that_was_brought_back_does_not_hide_how_fast_it_is_used() {
-        let mut leisure = Leisure::default();
+        let mut throttle = Throttle::default();
         let mut rest = Duration::ZERO;
         for (second, free_bytes) in [2 << 30, 1 << 30, 3 << 30].into_iter().enumerate() {
             let second = second as u64;
             let mut standing = standing(second * SECOND, second * 10_000);
             standing.free_bytes = free_bytes;
-            rest = leisure.rest(WORKED, standing);
+            rest = throttle.rest(WORKED, standing);
         }
         assert!(rest <= WORKED * 3, "{rest:?}");
     }
 
     #[test]
     fn no_rest_is_so_long_that_a_change_goes_unseen() {
-        let mut leisure = Leisure::default();
-        leisure.rest(WORKED, standing(0, 0));
-        let rest = leisure.rest(Duration::from_secs(10), standing(SECOND, 100_000));
+        let mut throttle = Throttle::default();
+        throttle.rest(WORKED, standing(0, 0));
+        let rest = throttle.rest(Duration::from_secs(10), standing(SECOND, 100_000));
         assert!(rest < Duration::from_millis(300), "{rest:?}");
     }
 }

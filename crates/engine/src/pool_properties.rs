@@ -1,10 +1,12 @@
-//! Properties of a pool: their names, defaults and what values they take. Kept in the labels (floor 1).
+//! Properties of a pool: their names, defaults and what values they take. Kept in the labels (floor 1). And what names pools and tiers
+//! may have.
 //!
 //! Invariant: a value that is stored parses; an unknown name or bad value is refused with what is allowed.
 
 use std::time::Duration;
 
 use terrace_device::{format_duration, format_size, parse_duration, parse_size};
+use terrace_pool::Pool;
 
 use crate::EngineError;
 
@@ -131,6 +133,11 @@ pub fn default_of(name: &str) -> Result<&'static str, EngineError> {
     definition(name).map(|definition| definition.default)
 }
 
+/// Whether the mover may move data.
+pub(crate) fn allows_migration(pool: &Pool) -> bool {
+    pool.property("migration").as_deref() != Some("off")
+}
+
 /// The memory budget in bytes for a stored value.
 pub fn memory_bytes(value: &str) -> u64 {
     parse_size(value)
@@ -148,6 +155,22 @@ fn total_memory_bytes() -> u64 {
         .ok()
         .and_then(|text| text.trim().parse().ok());
     limit.map_or(total, |limit: u64| limit.min(total))
+}
+
+/// Names of pools and tiers: 1–64 letters, digits, `-`, `_`, `.`, starting with a letter or digit.
+pub(crate) fn check_name(kind: &str, name: &str) -> Result<(), EngineError> {
+    let good = name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if good {
+        Ok(())
+    } else {
+        Err(EngineError::Invalid(format!(
+            "'{name}' is no name for a {kind}; use 1 to 64 letters, digits, '-', '_' or '.', starting with a letter or digit"
+        )))
+    }
 }
 
 #[cfg(test)]

@@ -4,24 +4,22 @@
 //! forgotten, also after a restart, or `demote_after` would take all of it for the oldest there is.
 
 use terrace_dataset::keys;
-use terrace_store::Batch;
+use terrace_store::{Batch, Store};
 
-use crate::{EngineError, engine::Engine};
+use super::lifecycle::Lifecycle;
+use crate::EngineError;
 
 /// The labels' property that keeps when all heat was forgotten, minutes.
 const CLEARED: &str = "heat.cleared_minutes";
 /// Records dropped in one batch.
 const DROPPED_AT_ONCE: usize = 1000;
 
-impl Engine {
-    /// Forgets all heat; of how many objects some was known.
-    ///
-    /// # Errors
-    /// `Closed`; `Pool` or `Store` if that cannot be written: what is known in RAM is forgotten then, and may come back with a
-    /// restart.
-    pub fn clear_heat(&self) -> Result<usize, EngineError> {
-        self.check_open()?;
-        let environment = self.environment();
+impl Lifecycle {
+    /// Forgets all heat; of how many objects some was known. After an error what is known in RAM is forgotten, and may come back
+    /// with a restart.
+    pub(crate) fn clear_heat(&self) -> Result<usize, EngineError> {
+        self.open.check()?;
+        let environment = &self.environment;
         let minutes = self.mover.minutes();
         self.pool.set_property(CLEARED, Some(&minutes.to_string()))?;
         environment.heat.note_cleared(minutes);
@@ -35,14 +33,14 @@ impl Engine {
             for (dataset, body) in some {
                 batch.delete(keys::heat(*dataset, *body));
             }
-            self.store.commit(batch)?;
+            self.chunks.commit(batch)?;
         }
-        self.store.flush(self.store.newest())?;
+        self.chunks.flush(self.chunks.newest())?;
         Ok(objects.len())
     }
 
     /// Says to who counts heat when it was forgotten, as the labels have it.
-    pub(crate) fn recall_cleared_heat(&self) {
+    pub(super) fn recall_cleared_heat(&self) {
         let minutes = self
             .pool
             .property(CLEARED)
@@ -50,7 +48,7 @@ impl Engine {
         if let Some(minutes) = minutes {
             // A clock that was ahead then does not keep everything where it is until that time comes.
             let minutes = self.mover.minutes().min(minutes);
-            self.environment().heat.note_cleared(minutes);
+            self.environment.heat.note_cleared(minutes);
         }
     }
 }
