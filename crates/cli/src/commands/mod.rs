@@ -111,34 +111,6 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Pool(command) => done(pool::pools::run(session, command)),
         Command::Tier(command) => done(pool::tiers::tier(session, command)),
-        Command::Fs(command) => done(data::datasets::fs(session, command)),
-        Command::Volume(command) => done(data::datasets::volume(session, command)),
-        Command::List(arguments) => done(data::datasets::list(session, &arguments)),
-        Command::Get(arguments) => done(data::properties::get_or_copy(session, &arguments)),
-        Command::Set { words } => done(data::properties::set(session, &words)),
-        Command::Inherit(arguments) => done(data::properties::inherit(session, &arguments)),
-        Command::Rename { from, to } => done(data::datasets::rename(session, &from, &to)),
-        Command::Destroy {
-            target,
-            recursive,
-            consent,
-        } => done(data::datasets::destroy(session, &target, recursive, consent)),
-        Command::Snapshot {
-            snapshot,
-            recursive,
-            note,
-        } => done(data::datasets::snapshot(session, &snapshot, recursive, &note)),
-        Command::Mount {
-            dataset,
-            directory,
-            options,
-        } => done(data::mounts::mount(
-            session,
-            dataset.as_deref(),
-            directory.as_deref(),
-            &options,
-        )),
-        Command::Unmount { target, force } => done(data::mounts::unmount(session, &target, force)),
         Command::Attach {
             volume,
             read_only,
@@ -154,17 +126,14 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             rewind,
             yes,
             dry_run,
-        } => {
-            if dry_run {
-                return done(pool::rewind::look(session, &pool));
-            }
-            let accepted = Accepted::of(degraded, rewind);
-            pool::rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
-            if foreground {
-                return done(daemon::run(session.places.clone(), &pool, accepted));
-            }
-            pool::pools::start(session, &pool, accepted)
-        }
+        } => start(
+            session,
+            &pool,
+            foreground,
+            Accepted::of(degraded, rewind),
+            yes,
+            dry_run,
+        ),
         Command::Stop { pool, force } => done(pool::stop::stop(session, &pool, force)),
         Command::Status { pool, lost: true } => done(watch::lost::lost(session, pool.as_deref())),
         Command::Status { pool, .. } => done(watch::status::status(session, pool.as_deref())),
@@ -183,44 +152,6 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             limit,
         } => done(data::where_is::regions(session, &path, from, limit)),
         Command::Where { path, .. } => done(data::where_is::where_is(session, &path)),
-        Command::Pin {
-            path,
-            tier,
-            dry_run,
-            waiting,
-        } => done(watch::jobs::place(
-            session,
-            "pin",
-            &path,
-            Some(&tier),
-            dry_run,
-            waiting.waits(),
-        )),
-        Command::Unpin { path } => done(watch::jobs::place(session, "unpin", &path, None, false, false)),
-        Command::Promote {
-            path,
-            dry_run,
-            waiting,
-        } => done(watch::jobs::place(
-            session,
-            "promote",
-            &path,
-            None,
-            dry_run,
-            waiting.waits(),
-        )),
-        Command::Demote {
-            path,
-            dry_run,
-            waiting,
-        } => done(watch::jobs::place(
-            session,
-            "demote",
-            &path,
-            None,
-            dry_run,
-            waiting.waits(),
-        )),
         Command::Hold { tag, snapshots } => done(data::properties::hold(session, &tag, &snapshots, false)),
         Command::Release { tag, snapshots } => done(data::properties::hold(session, &tag, &snapshots, true)),
         Command::Prune { dataset, dry_run } => done(data::datasets::prune(session, &dataset, dry_run)),
@@ -233,13 +164,6 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
             dry_run,
             waiting,
         } => done(watch::jobs::compact(session, &pool, dry_run, waiting)),
-        Command::Ls {
-            paths,
-            long,
-            recursive,
-        } => done(data::files::ls(session, &paths, long, recursive)),
-        Command::Cat { paths } => done(data::files::cat(session, &paths)),
-        Command::Put { target, sources } => done(data::files::put(session, &target, &sources)),
         Command::Doctor => tools::doctor::run(session),
         Command::Demo {
             directory,
@@ -253,5 +177,80 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
                 .map(drop),
         ),
         Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
+        others => done(change_content(session, others)),
     }
+}
+
+/// What makes, shows and changes datasets and files, and moves them by hand.
+fn change_content(session: &Session, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Fs(command) => data::datasets::fs(session, command),
+        Command::Volume(command) => data::datasets::volume(session, command),
+        Command::List(arguments) => data::datasets::list(session, &arguments),
+        Command::Get(arguments) => data::properties::get_or_copy(session, &arguments),
+        Command::Set { words } => data::properties::set(session, &words),
+        Command::Inherit(arguments) => data::properties::inherit(session, &arguments),
+        Command::Rename { from, to } => data::datasets::rename(session, &from, &to),
+        Command::Destroy {
+            target,
+            recursive,
+            consent,
+        } => data::datasets::destroy(session, &target, recursive, consent),
+        Command::Snapshot {
+            snapshot,
+            recursive,
+            note,
+        } => data::datasets::snapshot(session, &snapshot, recursive, &note),
+        Command::Mount {
+            dataset,
+            directory,
+            options,
+        } => data::mounts::mount(session, dataset.as_deref(), directory.as_deref(), &options),
+        Command::Unmount { target, force } => data::mounts::unmount(session, &target, force),
+        Command::Ls {
+            paths,
+            long,
+            recursive,
+        } => data::files::ls(session, &paths, long, recursive),
+        Command::Cat { paths } => data::files::cat(session, &paths),
+        Command::Put { target, sources } => data::files::put(session, &target, &sources),
+        Command::Pin {
+            path,
+            tier,
+            dry_run,
+            waiting,
+        } => watch::jobs::place(session, "pin", &path, Some(&tier), dry_run, waiting.waits()),
+        Command::Unpin { path } => watch::jobs::place(session, "unpin", &path, None, false, false),
+        Command::Promote {
+            path,
+            dry_run,
+            waiting,
+        } => watch::jobs::place(session, "promote", &path, None, dry_run, waiting.waits()),
+        Command::Demote {
+            path,
+            dry_run,
+            waiting,
+        } => watch::jobs::place(session, "demote", &path, None, dry_run, waiting.waits()),
+        // The others `perform` does itself.
+        _ => unreachable!("a command without an arm"),
+    }
+}
+
+/// `terrace start`, here or in the background.
+fn start(
+    session: &Session,
+    pool: &str,
+    foreground: bool,
+    accepted: Accepted,
+    yes: bool,
+    dry_run: bool,
+) -> Result<ExitCode, Failure> {
+    if dry_run {
+        return pool::rewind::look(session, pool).map(|()| ExitCode::SUCCESS);
+    }
+    pool::rewind::confirm_rewind(accepted, &format!("pool '{pool}'"), yes)?;
+    if foreground {
+        return daemon::run(session.places.clone(), pool, accepted).map(|()| ExitCode::SUCCESS);
+    }
+    pool::pools::start(session, pool, accepted)
 }

@@ -212,6 +212,27 @@ fn add(a: Copied, b: Copied) -> Copied {
     }
 }
 
+/// Standard input as a file of this user, made now.
+fn send_standard_input(client: &mut Client, target: &str) -> Result<(), Failure> {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    let entry = TreeEntry {
+        kind: "file".into(),
+        mode: 0o644,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        modified_seconds: i64::try_from(now.as_secs()).unwrap_or(0),
+        modified_nanoseconds: now.subsec_nanos(),
+        ..TreeEntry::default()
+    };
+    let item = Message::Item(serde_json::to_value(&entry).unwrap_or_default());
+    let announced = client.connection().send(&item);
+    announced.map_err(|error| crate::client::unreachable(target, &error))?;
+    let name = Path::new("standard input");
+    send_content(client.connection(), io::stdin().lock(), name).map(drop)
+}
+
 fn put_one(
     session: &Session,
     target: &str,
@@ -258,32 +279,7 @@ fn put_one(
             let mut counted = Copied::default();
             send_tree(client.connection(), source, &mut counted).map(|()| counted.skipped)
         }
-        None => {
-            let now = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap_or_default();
-            let entry = TreeEntry {
-                kind: "file".into(),
-                mode: 0o644,
-                uid: rustix::process::geteuid().as_raw(),
-                gid: rustix::process::getegid().as_raw(),
-                modified_seconds: i64::try_from(now.as_secs()).unwrap_or(0),
-                modified_nanoseconds: now.subsec_nanos(),
-                ..TreeEntry::default()
-            };
-            let item = Message::Item(serde_json::to_value(&entry).unwrap_or_default());
-            let announced = client.connection().send(&item);
-            announced
-                .map_err(|error| crate::client::unreachable(target, &error))
-                .and_then(|()| {
-                    send_content(
-                        client.connection(),
-                        io::stdin().lock(),
-                        Path::new("standard input"),
-                    )
-                })
-                .map(|_| 0)
-        }
+        None => send_standard_input(&mut client, target).map(|()| 0),
     };
     let skipped = match sent {
         Ok(skipped) => {

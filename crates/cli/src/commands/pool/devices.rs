@@ -17,54 +17,7 @@ use crate::{
 /// Runs one of them.
 pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
     match command {
-        DeviceCommand::Add {
-            pool,
-            devices,
-            before,
-            after,
-            copies,
-            force,
-            dry_run,
-        } => {
-            let Some((tier, words)) = devices.split_once('=') else {
-                return Err(Failure::new(
-                    format!("add '{devices}' to pool '{pool}'"),
-                    "the tier is missing",
-                    "write TIER=DEVICE, for example slow=/dev/sdb",
-                )
-                .as_usage());
-            };
-            let words = words.split(',').map(absolute_spec);
-            let words = words.collect::<Result<Vec<_>, _>>()?;
-            let arguments = json!({
-                "tier": tier, "devices": words, "before": before, "after": after, "copies": copies, "force": force,
-                "dry_run": dry_run,
-            });
-            let arguments = if dry_run { arguments } else { logged(arguments) };
-            let added = Client::open(&session.places, &pool)?.call("device_add", arguments)?;
-            if session.json {
-                return output::json(&added);
-            }
-            for device in added.as_array().into_iter().flatten() {
-                warn(device);
-                let path = device["path"].as_str().unwrap_or_default();
-                let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
-                if dry_run {
-                    output::line(&format!(
-                        "{} and added to tier '{tier}'",
-                        describe_joining(device)
-                    ))?;
-                    continue;
-                }
-                output::line(&format!(
-                    "added {path} ({size}) to tier '{tier}'; 'terrace pool remove {pool} {path}' undoes it"
-                ))?;
-            }
-            if dry_run {
-                output::line("nothing was changed")?;
-            }
-            Ok(())
-        }
+        DeviceCommand::Add { .. } => add(session, command),
         DeviceCommand::Remove {
             pool,
             device,
@@ -145,6 +98,60 @@ pub fn run(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
             ))
         }
     }
+}
+
+/// `terrace pool add`.
+fn add(session: &Session, command: DeviceCommand) -> Result<(), Failure> {
+    let DeviceCommand::Add {
+        pool,
+        devices,
+        before,
+        after,
+        copies,
+        force,
+        dry_run,
+    } = command
+    else {
+        return Ok(());
+    };
+    let Some((tier, words)) = devices.split_once('=') else {
+        return Err(Failure::new(
+            format!("add '{devices}' to pool '{pool}'"),
+            "the tier is missing",
+            "write TIER=DEVICE, for example slow=/dev/sdb",
+        )
+        .as_usage());
+    };
+    let words = words.split(',').map(absolute_spec);
+    let words = words.collect::<Result<Vec<_>, _>>()?;
+    let arguments = json!({
+        "tier": tier, "devices": words, "before": before, "after": after, "copies": copies, "force": force,
+        "dry_run": dry_run,
+    });
+    let arguments = if dry_run { arguments } else { logged(arguments) };
+    let added = Client::open(&session.places, &pool)?.call("device_add", arguments)?;
+    if session.json {
+        return output::json(&added);
+    }
+    for device in added.as_array().into_iter().flatten() {
+        warn(device);
+        let path = device["path"].as_str().unwrap_or_default();
+        let size = format_size(device["size_bytes"].as_u64().unwrap_or(0));
+        if dry_run {
+            output::line(&format!(
+                "{} and added to tier '{tier}'",
+                describe_joining(device)
+            ))?;
+            continue;
+        }
+        output::line(&format!(
+            "added {path} ({size}) to tier '{tier}'; 'terrace pool remove {pool} {path}' undoes it"
+        ))?;
+    }
+    if dry_run {
+        output::line("nothing was changed")?;
+    }
+    Ok(())
 }
 
 /// `terrace pool resize` to a smaller size.

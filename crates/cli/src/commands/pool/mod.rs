@@ -2,6 +2,7 @@
 
 mod describe;
 pub(crate) mod devices;
+mod import;
 pub(crate) mod pools;
 mod rebuild;
 pub(crate) mod rewind;

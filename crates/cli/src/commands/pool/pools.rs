@@ -1,15 +1,15 @@
 //! `terrace pool …` and `start`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use terrace_control::{Failure, RunLock};
+use terrace_control::Failure;
 use terrace_device::format_size;
 use terrace_engine::{Engine, OpenOptions, PoolSpec, describe_lost_device, shortage_in_words};
-use terrace_pool::PoolState;
 
 use super::{
     describe::{describe_joining, failures_of, parse_properties, pool_row, print_properties, state_in_words},
+    import::{Wanted, import},
     rewind, stop,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     client::{Accepted, Client},
     commands::Session,
     crash::Crashes,
-    daemon::{describe_pool, open_pool},
+    daemon::describe_pool,
     machine::{KnownPool, Registry, check_pool_name, output},
 };
 
@@ -68,8 +68,13 @@ pub fn run(session: &Session, command: PoolCommand) -> Result<(), Failure> {
                     yes,
                 )?;
             }
-            let only = pool.as_deref();
-            import(session, &search, &devices, only, destroyed, accepted, dry_run)
+            let wanted = Wanted {
+                only: pool.as_deref(),
+                destroyed,
+                accepted,
+                dry_run,
+            };
+            import(session, &search, &devices, &wanted)
         }
         PoolCommand::Upgrade { pool, consent } => super::upgrade::run(session, pool.as_deref(), consent),
         PoolCommand::Devices(command) => super::devices::run(session, command),
@@ -242,179 +247,6 @@ fn list(session: &Session) -> Result<(), Failure> {
         })
         .collect();
     output::table(&["NAME", "SIZE", "USED", "FREE", "STATE"], &table, &[1, 2, 3])
-}
-
-fn import(
-    session: &Session,
-    search: &[PathBuf],
-    devices: &[PathBuf],
-    only: Option<&str>,
-    destroyed: bool,
-    accepted: Accepted,
-    dry_run: bool,
-) -> Result<(), Failure> {
-    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-    let mut search: Vec<PathBuf> = search.iter().map(absolute).collect();
-    let devices: Vec<PathBuf> = devices.iter().map(absolute).collect();
-    for path in search.iter().chain(&devices) {
-        if !path.exists() {
-            return Err(Failure::new(
-                "import pools",
-                format!("'{}' does not exist", path.display()),
-                "give directories with --search, and devices by their paths",
-            ));
-        }
-    }
-    if search.is_empty() && devices.is_empty() {
-        search.push("/dev".into());
-    }
-    let registry = Registry::new(&session.places);
-    let mut rows = Vec::new();
-    let mut failures = Vec::new();
-    let (found, refused) = terrace_pool::scan(&search, &devices);
-    for found in found {
-        if only.is_some_and(|only| only != found.name) || (found.state == PoolState::Destroyed && !destroyed)
-        {
-            continue;
-        }
-        let id = terrace_pool::format_id(&found.id);
-        let paths = found.paths();
-        let given = paths.clone();
-        let mut row =
-            json!({ "name": found.name, "id": id, "devices": paths, "imported": false, "importable": false });
-        let state = format!("{:?}", found.state).to_lowercase();
-        row["state"] = json!(state);
-        let why = format!("devices are missing: {}", found.missing.join(", "));
-        if !found.missing.is_empty() {
-            row["reason"] = json!(why);
-        }
-        if !found.missing.is_empty() && !accepted.degraded && !found.is_apart() {
-            failures.push(Failure::new(
-                format!("import pool '{}'", found.name),
-                why,
-                "give the directories where they are with --search, or do without them: 'pool import --degraded'",
-            ));
-            rows.push(row);
-            continue;
-        }
-        let known = registry.find(&found.name)?;
-        let candidate = KnownPool {
-            name: found.name.clone(),
-            id: id.clone(),
-            devices: paths,
-            // Who names devices leaves out those that are there and not named.
-            left_out: found
-                .missing_paths
-                .iter()
-                .filter(|path| path.exists() && !given.contains(path))
-                .cloned()
-                .collect(),
-            ..KnownPool::default()
-        };
-        if let Some(known) = &known {
-            if known.id != id {
-                let why = "another pool of this name is known here";
-                row["reason"] = json!(why);
-                failures.push(Failure::new(
-                    format!("import pool '{}'", found.name),
-                    why,
-                    "export or destroy that one first",
-                ));
-                rows.push(row);
-                continue;
-            }
-            if RunLock::is_held(&session.places.lock_file(&found.name)) {
-                row["reason"] = json!("it is running here already");
-                rows.push(row);
-                continue;
-            }
-        }
-        row["importable"] = json!(dry_run);
-        let options = OpenOptions {
-            threads: false,
-            exported: true,
-            destroyed,
-            degraded: accepted.degraded,
-            rewind: accepted.rewind,
-            ..OpenOptions::default()
-        };
-        if dry_run && accepted.rewind {
-            match rewind::outlook(&found.name, candidate.devices.clone(), &options) {
-                Ok(outlook) => row["rewind"] = json!(outlook),
-                Err(failure) => {
-                    (row["importable"], row["reason"]) = (json!(false), json!(failure.why));
-                    failures.push(failure);
-                }
-            }
-        }
-        if !dry_run {
-            let outcome = open_pool(&candidate, options).and_then(|engine| {
-                engine.event("import", "the pool was imported");
-                let mut known = describe_pool(&engine);
-                // Who names devices leaves out those that are there and not named.
-                known.left_out = found
-                    .missing_paths
-                    .iter()
-                    .filter(|path| path.exists() && !given.contains(path))
-                    .cloned()
-                    .collect();
-                engine
-                    .close()
-                    .map_err(|error| crate::daemon::failure_of("close the pool", &error))?;
-                Ok(known)
-            });
-            match outcome {
-                Ok(known) => {
-                    registry.save(&known)?;
-                    (row["imported"], row["importable"]) = (json!(true), json!(true));
-                    row["size_bytes"] = json!(known.size_bytes);
-                    row["used_bytes"] = json!(known.used_bytes);
-                }
-                Err(mut failure) => {
-                    failure.what = format!("import pool '{}'", found.name);
-                    row["reason"] = json!(failure.why);
-                    failures.push(failure);
-                }
-            }
-        }
-        rows.push(row);
-    }
-    if session.json {
-        output::json(&rows)?;
-    } else {
-        for row in &rows {
-            let name = row["name"].as_str().unwrap_or_default();
-            let devices = row["devices"].as_array().map_or(0, Vec::len);
-            let said = match (row["imported"] == json!(true), row["reason"].as_str()) {
-                (true, Some(reason)) => {
-                    format!("imported, although {reason}; 'terrace start {name} --degraded' uses it so")
-                }
-                (true, None) => "imported".to_owned(),
-                (false, Some(reason)) if row["importable"] == json!(true) => {
-                    format!("can be imported, although {reason}")
-                }
-                (false, Some(reason)) => format!("not imported: {reason}"),
-                (false, None) => "can be imported".to_owned(),
-            };
-            output::line(&format!("{name}: {said} ({})", output::count(devices, "device")))?;
-            if let Ok(outlook) = serde_json::from_value(row["rewind"].clone()) {
-                output::line(&rewind::in_words(name, &outlook))?;
-            }
-        }
-    }
-    match (failures.into_iter().next(), refused.first()) {
-        (Some(failure), _) => Err(failure),
-        (None, Some(error)) if rows.is_empty() => Err(crate::daemon::failure_of("import pools", error)),
-        (None, None) if rows.is_empty() => Err(Failure::new(
-            "import pools",
-            match only {
-                Some(only) => format!("no device of a pool '{only}' was found"),
-                None => "no device of a pool was found".into(),
-            },
-            "give the directories to look in with --search, or the devices themselves",
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn get(session: &Session, property: &str, pool: &str) -> Result<(), Failure> {

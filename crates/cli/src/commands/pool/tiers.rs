@@ -27,123 +27,129 @@ fn landing_in_words(row: &Value) -> String {
     }
 }
 
-/// `terrace tier list|set`.
+/// Runs one of them.
 pub fn tier(session: &Session, command: TierCommand) -> Result<(), Failure> {
     match command {
-        TierCommand::List { pool } => {
-            let rows: Vec<Value> = Client::open(&session.places, &pool)?.ask("tiers", json!({}))?;
-            if session.json {
-                return output::json(&rows);
-            }
-            let percent = |value: &Value| format!("{:.0}%", value.as_f64().unwrap_or(0.0) * 100.0);
-            let table: Vec<Vec<String>> = rows
-                .iter()
-                .map(|row| {
-                    vec![
-                        row["name"].as_str().unwrap_or_default().to_owned(),
-                        format_size(row["size_bytes"].as_u64().unwrap_or(0)),
-                        format_size(row["used_bytes"].as_u64().unwrap_or(0)),
-                        row["copies"].to_string(),
-                        percent(&row["high_water"]),
-                        percent(&row["low_water"]),
-                        landing_in_words(row),
-                        match row["promote_after"].as_u64() {
-                            Some(0) => "never".into(),
-                            _ => row["promote_after"].to_string(),
-                        },
-                        match row["demote_after"].as_u64() {
-                            Some(0) | None => "never".into(),
-                            Some(seconds) => terrace_device::format_duration(Duration::from_secs(seconds)),
-                        },
-                        match row["rate_limit"].as_u64() {
-                            Some(0) | None => "none".into(),
-                            Some(bytes) => format!("{}/s", format_size(bytes)),
-                        },
-                        match row["window"].as_str() {
-                            Some("") | None => "always".into(),
-                            Some(window) => window.to_owned(),
-                        },
-                        match row["hold"].as_f64() {
-                            Some(_) => percent(&row["hold"]),
-                            None => "off".into(),
-                        },
-                    ]
-                })
-                .collect();
-            output::table(
-                &[
-                    "TIER",
-                    "SIZE",
-                    "USED",
-                    "COPIES",
-                    "HIGH",
-                    "LOW",
-                    "LANDING",
-                    "PROMOTE AFTER",
-                    "DEMOTE AFTER",
-                    "RATE",
-                    "WINDOW",
-                    "HOLD",
-                ],
-                &table,
-                &[1, 2, 3, 4, 5, 7],
-            )
-        }
+        TierCommand::List { pool } => list(session, &pool),
         TierCommand::Devices { pool } => devices(session, &pool),
         TierCommand::WhatIf { pool, fast } => what_if(session, &pool, &fast),
         TierCommand::ClearHeat { pool, dry_run } => clear(session, &pool, dry_run),
-        TierCommand::Set { properties, tier } => {
-            let properties = parse_properties(&properties)?;
-            let (pool, name) = split_pool(&tier)?;
-            if name.is_empty() {
-                return Err(Failure::new(
-                    format!("set tier '{tier}'"),
-                    "the tier is missing",
-                    "write POOL/TIER",
-                )
-                .as_usage());
+        TierCommand::Set { properties, tier } => set(session, &properties, &tier),
+    }
+}
+
+/// `terrace tier list`.
+fn list(session: &Session, pool: &str) -> Result<(), Failure> {
+    let rows: Vec<Value> = Client::open(&session.places, pool)?.ask("tiers", json!({}))?;
+    if session.json {
+        return output::json(&rows);
+    }
+    let percent = |value: &Value| format!("{:.0}%", value.as_f64().unwrap_or(0.0) * 100.0);
+    let table: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row["name"].as_str().unwrap_or_default().to_owned(),
+                format_size(row["size_bytes"].as_u64().unwrap_or(0)),
+                format_size(row["used_bytes"].as_u64().unwrap_or(0)),
+                row["copies"].to_string(),
+                percent(&row["high_water"]),
+                percent(&row["low_water"]),
+                landing_in_words(row),
+                match row["promote_after"].as_u64() {
+                    Some(0) => "never".into(),
+                    _ => row["promote_after"].to_string(),
+                },
+                match row["demote_after"].as_u64() {
+                    Some(0) | None => "never".into(),
+                    Some(seconds) => terrace_device::format_duration(Duration::from_secs(seconds)),
+                },
+                match row["rate_limit"].as_u64() {
+                    Some(0) | None => "none".into(),
+                    Some(bytes) => format!("{}/s", format_size(bytes)),
+                },
+                match row["window"].as_str() {
+                    Some("") | None => "always".into(),
+                    Some(window) => window.to_owned(),
+                },
+                match row["hold"].as_f64() {
+                    Some(_) => percent(&row["hold"]),
+                    None => "off".into(),
+                },
+            ]
+        })
+        .collect();
+    output::table(
+        &[
+            "TIER",
+            "SIZE",
+            "USED",
+            "COPIES",
+            "HIGH",
+            "LOW",
+            "LANDING",
+            "PROMOTE AFTER",
+            "DEMOTE AFTER",
+            "RATE",
+            "WINDOW",
+            "HOLD",
+        ],
+        &table,
+        &[1, 2, 3, 4, 5, 7],
+    )
+}
+
+/// `terrace tier set`.
+fn set(session: &Session, properties: &[String], tier: &str) -> Result<(), Failure> {
+    let properties = parse_properties(properties)?;
+    let (pool, name) = split_pool(tier)?;
+    if name.is_empty() {
+        return Err(Failure::new(
+            format!("set tier '{tier}'"),
+            "the tier is missing",
+            "write POOL/TIER",
+        )
+        .as_usage());
+    }
+    let set = json!({ "tier": name, "properties": properties });
+    let answer = session.change(pool, "tier_set", set)?;
+    let taken = answer["landing_taken_from"].as_array();
+    for taken in taken.filter(|_| !session.json).into_iter().flatten() {
+        let writes = match taken["landing"].as_str() {
+            Some("all") => "all writes land",
+            Some("random") => "random writes land",
+            _ => "sequential writes land",
+        };
+        let before = taken["tier"].as_str().unwrap_or_default();
+        output::line(&format!(
+            "{writes} on tier '{name}' now, and no more on '{before}'"
+        ))?;
+    }
+    if session.json {
+        return Ok(());
+    }
+    for idle in answer["without_effect"].as_array().into_iter().flatten() {
+        output::line(match idle.as_str() {
+            Some("promote_after") => {
+                "promote_after has no effect on the fastest tier: set it on those that content is to rise from"
             }
-            let set = json!({ "tier": name, "properties": properties });
-            let answer = session.change(pool, "tier_set", set)?;
-            let taken = answer["landing_taken_from"].as_array();
-            for taken in taken.filter(|_| !session.json).into_iter().flatten() {
-                let writes = match taken["landing"].as_str() {
-                    Some("all") => "all writes land",
-                    Some("random") => "random writes land",
-                    _ => "sequential writes land",
-                };
-                let before = taken["tier"].as_str().unwrap_or_default();
-                output::line(&format!(
-                    "{writes} on tier '{name}' now, and no more on '{before}'"
-                ))?;
+            _ => {
+                "demote_after has no effect on the slowest tier: set it on those that content is to sink from"
             }
-            if session.json {
-                return Ok(());
-            }
-            for idle in answer["without_effect"].as_array().into_iter().flatten() {
-                output::line(match idle.as_str() {
-                    Some("promote_after") => {
-                        "promote_after has no effect on the fastest tier: set it on those that content is to rise from"
-                    }
-                    _ => {
-                        "demote_after has no effect on the slowest tier: set it on those that content is to sink from"
-                    }
-                })?;
-            }
-            if answer["metadata_mirrored"] == false {
-                output::line(&format!(
-                    "log and metadata have one copy still: 'terrace status {pool}' says so until they have two"
-                ))?;
-            }
-            let copies = |which| answer[which].as_u64();
-            match copies("copies").cmp(&copies("copies_before")) {
-                Ordering::Equal => Ok(()),
-                Ordering::Greater => output::line(&format!(
-                    "what is written from now on has that many copies; what is there gets them from 'terrace scrub {pool}'"
-                )),
-                Ordering::Less => output::line("what is there keeps its copies until it is written anew"),
-            }
-        }
+        })?;
+    }
+    if answer["metadata_mirrored"] == false {
+        output::line(&format!(
+            "log and metadata have one copy still: 'terrace status {pool}' says so until they have two"
+        ))?;
+    }
+    let copies = |which| answer[which].as_u64();
+    match copies("copies").cmp(&copies("copies_before")) {
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => output::line(&format!(
+            "what is written from now on has that many copies; what is there gets them from 'terrace scrub {pool}'"
+        )),
+        Ordering::Less => output::line("what is there keeps its copies until it is written anew"),
     }
 }
 

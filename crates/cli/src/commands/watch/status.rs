@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use terrace_control::{Failure, RunLock};
 use terrace_device::format_size;
-use terrace_engine::{SCRUB_JOB, ScrubStatus, Status, rfc3339};
+use terrace_engine::{DatasetStatus, SCRUB_JOB, ScrubStatus, Status, TierStatus, rfc3339};
 
 use crate::{
     client::{Client, decode},
@@ -66,10 +66,10 @@ pub fn status(session: &Session, pool: Option<&str>) -> Result<(), Failure> {
             output::line(&last_run)?;
         }
         for failure in not_restored {
-            output::line(&format!("{:>12}: {failure}", "not back"))?;
+            line("not back", failure)?;
         }
         for warning in warnings {
-            output::line(&format!("{:>12}: {warning}", "warning"))?;
+            line("warning", warning)?;
         }
     }
     Ok(())
@@ -163,7 +163,6 @@ fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
 /// A pool's status for people.
 pub fn print_status(status: &Status) -> Result<(), Failure> {
     let size = format_size;
-    let line = |name: &str, value: String| output::line(&format!("{name:>12}: {value}"));
     line("pool", status.pool.clone())?;
     line("state", state_in_words(&status.state, status.daemon_pid.into()))?;
     if !status.state_detail.is_empty() {
@@ -188,6 +187,59 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         "daemon",
         format!("process {}, checkpoint {}", status.daemon_pid, status.checkpoint),
     )?;
+    print_space(status)?;
+    if let Some(scrub) = &status.scrub {
+        print_scrub(scrub, &status.pool)?;
+    }
+    if !status.migration {
+        let on = format!("'terrace pool set migration=on {}'", status.pool);
+        line(
+            "migration",
+            format!("off: nothing moves between tiers until {on}"),
+        )?;
+    }
+    for tier in status
+        .tiers
+        .iter()
+        .filter(|tier| !tier.lost_device_detail.is_empty())
+    {
+        line("one copy", tier.lost_device_detail.clone())?;
+    }
+    output::line("")?;
+    print_tiers(&status.tiers)?;
+    output::line("")?;
+    print_datasets(&status.datasets)?;
+    let running: Vec<_> = status
+        .jobs
+        .iter()
+        .filter(|job| matches!(job.state.as_str(), "running" | "waiting" | "paused"))
+        .collect();
+    for job in running {
+        line(
+            "job",
+            format!(
+                "{} {} {}: {} of {}, {}/s; {}",
+                job.id,
+                job.kind,
+                job.state,
+                size(job.done_bytes),
+                size(job.total_bytes),
+                size(job.rate as u64),
+                job.reason
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+/// A line of the status: `name` to the right, and what is said of it.
+fn line(name: &str, value: impl std::fmt::Display) -> Result<(), Failure> {
+    output::line(&format!("{name:>12}: {value}"))
+}
+
+/// What is used on devices and in memory.
+fn print_space(status: &Status) -> Result<(), Failure> {
+    let size = format_size;
     line(
         "space",
         format!(
@@ -238,58 +290,49 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
             size(status.memory.heat_bytes + status.memory.front_end_bytes + status.memory.ledger_bytes),
             size(status.memory.resident_bytes)
         ),
-    )?;
-    if let Some(scrub) = &status.scrub {
-        line("scrub", scrub_in_words(scrub, &status.pool))?;
-        let short = scrub.short_in_words(&status.pool);
-        if !short.is_empty() {
-            line("", short)?;
-        }
-        for device in &scrub.devices {
-            line(
-                "",
-                format!(
-                    "on '{}': {}, {}",
-                    device.path,
-                    output::count(device.checksum_errors, "checksum error"),
-                    output::count(device.read_errors, "failed read")
-                ),
-            )?;
-        }
-        // One screen: 'scrub --wait' and '--json' say it all.
-        let rest = |shown: usize, all: usize, where_all: &str| match all.saturating_sub(shown) {
-            0 => Ok(()),
-            more => line("", format!("and {more} more: {where_all}")),
-        };
-        for damage in scrub.damage.iter().take(DAMAGE_SHOWN) {
-            line("", damage.clone())?;
-        }
-        let all = scrub.damage.len() + usize::try_from(scrub.damage_left_out()).unwrap_or(usize::MAX);
-        rest(DAMAGE_SHOWN, all, "'terrace status --json' has the first of them")?;
-        for file in scrub.files.iter().take(FILES_SHOWN) {
-            line("damaged", file.clone())?;
-        }
-        let all = format!("'terrace status {} --lost'", status.pool);
-        rest(FILES_SHOWN, scrub.files.len(), &all)?;
+    )
+}
+
+/// How the last scrub went. One screen: 'scrub --wait' and '--json' say it all.
+fn print_scrub(scrub: &ScrubStatus, pool: &str) -> Result<(), Failure> {
+    line("scrub", scrub_in_words(scrub, pool))?;
+    let short = scrub.short_in_words(pool);
+    if !short.is_empty() {
+        line("", short)?;
     }
-    if !status.migration {
-        let on = format!("'terrace pool set migration=on {}'", status.pool);
+    for device in &scrub.devices {
         line(
-            "migration",
-            format!("off: nothing moves between tiers until {on}"),
+            "",
+            format!(
+                "on '{}': {}, {}",
+                device.path,
+                output::count(device.checksum_errors, "checksum error"),
+                output::count(device.read_errors, "failed read")
+            ),
         )?;
     }
-    for tier in status
-        .tiers
-        .iter()
-        .filter(|tier| !tier.lost_device_detail.is_empty())
-    {
-        line("one copy", tier.lost_device_detail.clone())?;
+    let rest = |shown: usize, all: usize, where_all: &str| match all.saturating_sub(shown) {
+        0 => Ok(()),
+        more => line("", format!("and {more} more: {where_all}")),
+    };
+    for damage in scrub.damage.iter().take(DAMAGE_SHOWN) {
+        line("", damage.clone())?;
     }
-    output::line("")?;
+    let all = scrub.damage.len() + usize::try_from(scrub.damage_left_out()).unwrap_or(usize::MAX);
+    rest(DAMAGE_SHOWN, all, "'terrace status --json' has the first of them")?;
+    for file in scrub.files.iter().take(FILES_SHOWN) {
+        line("damaged", file.clone())?;
+    }
+    let all = format!("'terrace status {} --lost'", pool);
+    rest(FILES_SHOWN, scrub.files.len(), &all)?;
+    Ok(())
+}
+
+fn print_tiers(tiers: &[TierStatus]) -> Result<(), Failure> {
+    let size = format_size;
     let mut rows = Vec::new();
-    let all: Vec<_> = status.tiers.iter().flat_map(|tier| &tier.devices).collect();
-    for tier in &status.tiers {
+    let all: Vec<_> = tiers.iter().flat_map(|tier| &tier.devices).collect();
+    for tier in tiers {
         rows.push(vec![
             tier.name.clone(),
             String::new(),
@@ -327,10 +370,12 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         ],
         &rows,
         &[2, 3, 4, 5, 6],
-    )?;
-    output::line("")?;
-    let rows: Vec<Vec<String>> = status
-        .datasets
+    )
+}
+
+fn print_datasets(datasets: &[DatasetStatus]) -> Result<(), Failure> {
+    let size = format_size;
+    let rows: Vec<Vec<String>> = datasets
         .iter()
         .map(|dataset| {
             vec![
@@ -352,32 +397,8 @@ pub fn print_status(status: &Status) -> Result<(), Failure> {
         &rows,
         &[2, 3],
     )?;
-    for dataset in status
-        .datasets
-        .iter()
-        .filter(|dataset| dataset.durability != "barrier")
-    {
+    for dataset in datasets.iter().filter(|dataset| dataset.durability != "barrier") {
         line(&dataset.name, dataset.durability_detail.clone())?;
-    }
-    let running: Vec<_> = status
-        .jobs
-        .iter()
-        .filter(|job| matches!(job.state.as_str(), "running" | "waiting" | "paused"))
-        .collect();
-    for job in running {
-        line(
-            "job",
-            format!(
-                "{} {} {}: {} of {}, {}/s; {}",
-                job.id,
-                job.kind,
-                job.state,
-                size(job.done_bytes),
-                size(job.total_bytes),
-                size(job.rate as u64),
-                job.reason
-            ),
-        )?;
     }
     Ok(())
 }

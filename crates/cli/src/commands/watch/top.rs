@@ -265,17 +265,6 @@ fn lines(found: &Value) -> Vec<String> {
 }
 
 fn pool_lines(pool: &Value, lines: &mut Vec<String>) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let size = |value: &Value| format_size(value.as_f64().unwrap_or(0.0) as u64);
-    let number = |value: &Value| format!("{:.0}", value.as_f64().unwrap_or(0.0));
-    let time = |value: &Value| match value.as_f64() {
-        Some(seconds) => format!("{:.2}ms", seconds * 1000.0),
-        None => "-".into(),
-    };
-    let percent = |value: &Value| match value.as_f64() {
-        Some(share) => format!("{:.0}%", share * 100.0),
-        None => "-".into(),
-    };
     lines.push(format!(
         "{}: {}, {} of {} used, cache hits {}, memory {} of {}",
         text(&pool["pool"]),
@@ -306,6 +295,35 @@ fn pool_lines(pool: &Value, lines: &mut Vec<String>) {
         "WRITE IN",
         "ERRORS",
     ];
+    let rows = device_rows(pool);
+    lines.extend(output::columns(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10]));
+    let warm = pool["datasets"].as_array().into_iter().flatten();
+    let warm: Vec<Vec<String>> = warm
+        .take(DATASETS_SHOWN)
+        .map(|row| {
+            let heat = |key: &str| format!("{:.1}", row[key].as_f64().unwrap_or(0.0));
+            vec![text(&row["name"]), heat("reads"), heat("writes")]
+        })
+        .collect();
+    if !warm.is_empty() {
+        lines.extend(output::columns(
+            &["WARMEST DATASETS", "READS", "WRITES"],
+            &warm,
+            &[1, 2],
+        ));
+    }
+    let jobs = job_rows(pool);
+    if !jobs.is_empty() {
+        lines.extend(output::columns(
+            &["JOB", "KIND", "STATE", "DONE", "RATE", "LEFT", "REASON"],
+            &jobs,
+            &[0, 3, 4, 5],
+        ));
+    }
+}
+
+/// A row for each tier, and below it one for each of its devices.
+fn device_rows(pool: &Value) -> Vec<Vec<String>> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for tier in pool["tiers"].as_array().into_iter().flatten() {
         let shared = |row: &Value| {
@@ -348,23 +366,11 @@ fn pool_lines(pool: &Value, lines: &mut Vec<String>) {
             rows.push(row);
         }
     }
-    lines.extend(output::columns(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10]));
-    let warm = pool["datasets"].as_array().into_iter().flatten();
-    let warm: Vec<Vec<String>> = warm
-        .take(DATASETS_SHOWN)
-        .map(|row| {
-            let heat = |key: &str| format!("{:.1}", row[key].as_f64().unwrap_or(0.0));
-            vec![text(&row["name"]), heat("reads"), heat("writes")]
-        })
-        .collect();
-    if !warm.is_empty() {
-        lines.extend(output::columns(
-            &["WARMEST DATASETS", "READS", "WRITES"],
-            &warm,
-            &[1, 2],
-        ));
-    }
-    let jobs: Vec<Vec<String>> = pool["jobs"]
+    rows
+}
+
+fn job_rows(pool: &Value) -> Vec<Vec<String>> {
+    pool["jobs"]
         .as_array()
         .into_iter()
         .flatten()
@@ -385,12 +391,31 @@ fn pool_lines(pool: &Value, lines: &mut Vec<String>) {
                 job.reason,
             ]
         })
-        .collect();
-    if !jobs.is_empty() {
-        lines.extend(output::columns(
-            &["JOB", "KIND", "STATE", "DONE", "RATE", "LEFT", "REASON"],
-            &jobs,
-            &[0, 3, 4, 5],
-        ));
+        .collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn size(value: &Value) -> String {
+    format_size(value.as_f64().unwrap_or(0.0) as u64)
+}
+
+fn number(value: &Value) -> String {
+    format!("{:.0}", value.as_f64().unwrap_or(0.0))
+}
+
+fn time(value: &Value) -> String {
+    match value.as_f64() {
+        Some(seconds) => format!("{:.2}ms", seconds * 1000.0),
+        None => "-".into(),
+    }
+}
+
+fn percent(value: &Value) -> String {
+    match value.as_f64() {
+        Some(share) => format!("{:.0}%", share * 100.0),
+        None => "-".into(),
     }
 }

@@ -82,45 +82,9 @@ pub(crate) fn tier_set(pool: &OpenPool, parameters: &Parameters) -> Result<Value
             format!("there are {}", names.join(", ")),
         ));
     };
-    let mut settings = tier.settings.clone();
     let properties: Vec<(String, String)> = parameters.value("properties")?;
-    let devices = pool.engine().pool().devices();
-    let stays = |number: &&u16| {
-        let mut others = devices.iter().filter(|device| !device.draining);
-        others.any(|device| device.number == **number)
-    };
-    let staying = tier.devices.iter().filter(stays).count();
-    let mut hold = None;
-    for (property, value) in &properties {
-        if property == "hold" {
-            let level = match value.as_str() {
-                "off" | "none" => None,
-                _ => Some(parse_level(value).ok_or_else(|| {
-                    let why = format!("hold cannot be '{value}'; it takes a fill level such as 90%, or off");
-                    Failure::new(what.clone(), why, "").as_usage()
-                })?),
-            };
-            hold = Some(level);
-            continue;
-        }
-        change_tier(&mut settings, property, value)
-            .map_err(|why| Failure::new(what.clone(), why, "").as_usage())?;
-    }
-    let copies_before = tier.settings.copies;
-    if settings.copies != copies_before && usize::from(settings.copies) > staying {
-        return Err(Failure::new(
-            what,
-            format!(
-                "copies cannot be {}: each lies on a device of its own, and the tier has {staying}",
-                settings.copies
-            ),
-            format!(
-                "add devices first: 'terrace pool add {} {name}=DEVICE'",
-                pool.name()
-            ),
-        ));
-    }
-    let copies = settings.copies;
+    let (settings, hold) = changed_settings(pool, &what, tier, &properties)?;
+    let (copies_before, copies) = (tier.settings.copies, settings.copies);
     // Settings of the tier that content leaves.
     let is = |tier: Option<&TierInfo>| tier.is_some_and(|tier| tier.settings.name == name);
     let asks = |property: &str, has: bool| has && properties.iter().any(|(asked, _)| asked == property);
@@ -138,44 +102,8 @@ pub(crate) fn tier_set(pool: &OpenPool, parameters: &Parameters) -> Result<Value
         .into_iter()
         .filter_map(|(is_idle, property)| is_idle.then_some(property));
     let idle: Vec<_> = idle.collect();
-    if settings.low_water > settings.high_water {
-        return Err(Failure::new(
-            what,
-            format!(
-                "low_water would be {:.0}%, above high_water, {:.0}%",
-                settings.low_water * 100.0,
-                settings.high_water * 100.0
-            ),
-            "set both in one command, low_water not above high_water",
-        ));
-    }
     // All of it or nothing.
-    if hold.flatten().is_some() && tiers.last().is_some_and(|last| last.settings.name == name) {
-        let faster = tiers.iter().rev().nth(1);
-        let remedy = match faster {
-            Some(faster) => format!(
-                "set it on the tier that is to hold what is written, such as {}/{}",
-                pool.name(),
-                faster.settings.name
-            ),
-            None => format!(
-                "add a slower tier first: 'terrace pool add {} NAME=DEVICE --after {name}'",
-                pool.name()
-            ),
-        };
-        let why =
-            format!("tier '{name}' is the slowest, from which nothing moves down: there is nothing to hold");
-        return Err(Failure::new(what, why, remedy));
-    }
-    let level = hold.unwrap_or_else(|| pool.engine().hold_of(&name));
-    if let Some(level) = level.filter(|level| *level <= settings.low_water) {
-        let why = format!(
-            "hold ({:.0}%) must be above low_water ({:.0}%), down to which the tier is emptied when it is reached",
-            level * 100.0,
-            settings.low_water * 100.0
-        );
-        return Err(Failure::new(what, why, "set both in one command, or hold=off"));
-    }
+    check_hold(pool, &what, &tiers, &settings, hold)?;
     // Who begins to hold does so before other marks are in force, or what is above them would sink meanwhile.
     let first = hold.filter(|level| level.is_some_and(|level| level > tier.settings.low_water));
     let set_hold = |level: Option<Option<f64>>| match level {
@@ -209,6 +137,101 @@ pub(crate) fn tier_set(pool: &OpenPool, parameters: &Parameters) -> Result<Value
         "metadata_mirrored": mirrored,
         "without_effect": idle,
     }))
+}
+
+/// The settings that a tier is to have, and the fill level that it is to hold, if that is asked for.
+fn changed_settings(
+    pool: &OpenPool,
+    what: &str,
+    tier: &TierInfo,
+    properties: &[(String, String)],
+) -> Result<(TierSettings, Option<Option<f64>>), Failure> {
+    let name = &tier.settings.name;
+    let mut settings = tier.settings.clone();
+    let devices = pool.engine().pool().devices();
+    let stays = |number: &&u16| {
+        let mut others = devices.iter().filter(|device| !device.draining);
+        others.any(|device| device.number == **number)
+    };
+    let staying = tier.devices.iter().filter(stays).count();
+    let mut hold = None;
+    for (property, value) in properties {
+        if property == "hold" {
+            let level = match value.as_str() {
+                "off" | "none" => None,
+                _ => Some(parse_level(value).ok_or_else(|| {
+                    let why = format!("hold cannot be '{value}'; it takes a fill level such as 90%, or off");
+                    Failure::new(what, why, "").as_usage()
+                })?),
+            };
+            hold = Some(level);
+            continue;
+        }
+        change_tier(&mut settings, property, value).map_err(|why| Failure::new(what, why, "").as_usage())?;
+    }
+    if settings.copies != tier.settings.copies && usize::from(settings.copies) > staying {
+        return Err(Failure::new(
+            what,
+            format!(
+                "copies cannot be {}: each lies on a device of its own, and the tier has {staying}",
+                settings.copies
+            ),
+            format!(
+                "add devices first: 'terrace pool add {} {name}=DEVICE'",
+                pool.name()
+            ),
+        ));
+    }
+    if settings.low_water > settings.high_water {
+        return Err(Failure::new(
+            what,
+            format!(
+                "low_water would be {:.0}%, above high_water, {:.0}%",
+                settings.low_water * 100.0,
+                settings.high_water * 100.0
+            ),
+            "set both in one command, low_water not above high_water",
+        ));
+    }
+    Ok((settings, hold))
+}
+
+/// Refuses a level to hold that has no meaning with these settings.
+fn check_hold(
+    pool: &OpenPool,
+    what: &str,
+    tiers: &[TierInfo],
+    settings: &TierSettings,
+    hold: Option<Option<f64>>,
+) -> Result<(), Failure> {
+    let name = &settings.name;
+    if hold.flatten().is_some() && tiers.last().is_some_and(|last| last.settings.name == *name) {
+        let faster = tiers.iter().rev().nth(1);
+        let remedy = match faster {
+            Some(faster) => format!(
+                "set it on the tier that is to hold what is written, such as {}/{}",
+                pool.name(),
+                faster.settings.name
+            ),
+            None => format!(
+                "add a slower tier first: 'terrace pool add {} NAME=DEVICE --after {name}'",
+                pool.name()
+            ),
+        };
+        let why =
+            format!("tier '{name}' is the slowest, from which nothing moves down: there is nothing to hold");
+        return Err(Failure::new(what, why, remedy));
+    }
+    let level = hold.unwrap_or_else(|| pool.engine().hold_of(name));
+    if let Some(level) = level.filter(|level| *level <= settings.low_water) {
+        let why = format!(
+            "hold ({:.0}%) must be above low_water ({:.0}%), down to which the tier is emptied when it is reached",
+            level * 100.0,
+            settings.low_water * 100.0
+        );
+        return Err(Failure::new(what, why, "set both in one command, or hold=off"));
+    }
+    Ok(())
 }
 
 /// Why nothing more goes to the tier of a pin, if so.

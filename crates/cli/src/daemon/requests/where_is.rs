@@ -247,11 +247,7 @@ fn add_content(
 fn reason(pool: &OpenPool, subject: &Subject, found: &Found, pin: Option<&Pin>) -> (String, Option<String>) {
     let tiers = pool.engine().pool().tiers();
     let mover = pool.engine().mover();
-    let name = |tier: u8| {
-        tiers
-            .get(usize::from(tier))
-            .map_or("?", |tier| tier.settings.name.as_str())
-    };
+    let name = |tier| name_of(&tiers, tier);
     let by_tier = (0u8..).zip(found.bytes.by_tier.iter().copied());
     let by_tier: Vec<(u8, u64)> = by_tier.filter(|(_, bytes)| *bytes > 0).collect();
     let Some((most, _)) = by_tier.iter().max_by_key(|(_, bytes)| *bytes).copied() else {
@@ -312,10 +308,23 @@ fn reason(pool: &OpenPool, subject: &Subject, found: &Found, pin: Option<&Pin>) 
             Some(obstacle) => (format!("{why}: {obstacle}"), None),
         };
     }
+    by_policy(pool, subject, found, &tiers, most)
+}
+
+/// The same of what has no pin and is not moved: `most` of it lies on that tier.
+fn by_policy(
+    pool: &OpenPool,
+    subject: &Subject,
+    found: &Found,
+    tiers: &[TierInfo],
+    most: u8,
+) -> (String, Option<String>) {
+    let mover = pool.engine().mover();
+    let name = |tier| name_of(tiers, tier);
     // What is hot on the slowest tier rises first.
     if let Some((tier, _)) = found.hot.iter().rev().find(|(tier, _)| **tier > 0) {
         let why = format!("it is read often, and lies on tier '{}'", name(*tier));
-        if mover.is_kept_down(number, object) {
+        if mover.is_kept_down(subject.number, subject.for_mover()) {
             let why = format!(
                 "{why}: it was moved down by hand, and stays for half an hour or until it is read half as much as before"
             );
@@ -374,6 +383,11 @@ fn reason(pool: &OpenPool, subject: &Subject, found: &Found, pin: Option<&Pin>) 
         }
         Err(obstacle) => (format!("{why}: {obstacle}"), None),
     }
+}
+
+fn name_of(tiers: &[TierInfo], tier: u8) -> &str {
+    let tier = tiers.get(usize::from(tier));
+    tier.map_or("?", |tier| tier.settings.name.as_str())
 }
 
 /// Reads and writes a file, decayed, below which it counts as cold here.
