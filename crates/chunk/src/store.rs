@@ -15,7 +15,7 @@ use crate::{
     Handles, Options,
     admission::Admission,
     append::SegmentWriter,
-    catalog::{Catalog, CommitState},
+    catalog::Catalog,
     checking::{Auditor, Evacuation, Scrubber},
     durability::{GroupState, Journal},
     encoding::{ChunkPlace, Counters},
@@ -65,10 +65,15 @@ impl ChunkStore {
 
     /// Puts the components together, each on those that it uses.
     pub(crate) fn assemble(handles: Handles, start: Start) -> Self {
-        let commit = CommitState::new(start.sequence, start.counters, start.marks);
         let stop = Arc::new(Stop::new());
         let space = Arc::new(SpaceView::new(&handles));
-        let catalog = Arc::new(Catalog::new(&handles, &stop, &space, commit, start.next_chunk));
+        let catalog = Arc::new(Catalog::new(
+            &handles,
+            &stop,
+            &space,
+            start.commit,
+            start.next_chunk,
+        ));
         let writer = Arc::new(SegmentWriter::new(&handles, &stop, &space, &catalog));
         let reader = Arc::new(ChunkReader::new(&handles, &stop, &catalog));
         let log = GroupState::durable_until(start.sequence);

@@ -18,7 +18,7 @@ use crate::{
     append::SegmentWriter,
     catalog::Catalog,
     durability::Journal,
-    gc::{Collector, Compactor, InVain, Maintenance, Merger, TURN_WAIT},
+    gc::{Collector, Compactor, Maintenance, Merger, TURN_WAIT},
     space::SpaceView,
     stop::Stop,
 };
@@ -98,7 +98,7 @@ impl Admission {
         }
         // Of many who wait on a full pool one finds that out for all.
         let newest = self.catalog.newest();
-        if state.in_vain.turn > asked_at && state.in_vain.newest == newest {
+        if state.was_in_vain(asked_at, newest) {
             return Ok(false);
         }
         let turn = self.space.need().begin_turn();
@@ -113,10 +113,7 @@ impl Admission {
                 in_vain = 0;
             }
             if in_vain == ROUNDS_IN_VAIN {
-                state.in_vain = InVain {
-                    turn,
-                    newest: self.catalog.newest(),
-                };
+                state.note_in_vain(turn, self.catalog.newest());
                 return Ok(enough());
             }
             // What it gives back: the log, and the tables that merges replaced.

@@ -4,10 +4,7 @@
 //! same batch; a move stays entered in the ledger until its batch is committed, under one lock, so that whoever could not write
 //! what was appended finds the chunk either here or there; no device is read under the commit lock.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
@@ -30,7 +27,7 @@ pub(crate) struct Begun {
     /// Holds it until the end.
     pub(crate) _pin: Option<Arc<PinGuard>>,
     /// The tiers on which it was and will be, each once.
-    pub(crate) tiers: BTreeSet<u8>,
+    pub(crate) tiers: Vec<u8>,
 }
 
 impl Catalog {
@@ -294,7 +291,7 @@ mod tests {
             .map(|at| {
                 let (id, old) = (ids[at], records[at].clone());
                 assert!(store.handles().ledger.lock().start_move(id, old.clone()));
-                let (_pin, tiers) = (None, BTreeSet::new());
+                let (_pin, tiers) = (None, Vec::new());
                 Begun { id, old, _pin, tiers }
             })
             .collect();

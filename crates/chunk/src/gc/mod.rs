@@ -18,4 +18,4 @@ pub(crate) use merges::Merger;
 pub(crate) use release::Reclaimer;
 pub(crate) use relocation::Relocator;
 pub(crate) use scheduler::Collector;
-pub(crate) use turn::{InVain, Maintenance, TURN_WAIT};
+pub(crate) use turn::{Maintenance, TURN_WAIT};

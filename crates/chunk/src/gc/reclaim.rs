@@ -46,6 +46,40 @@ pub(crate) struct Reclaim {
 /// An entry of the list: its key, the chunk, and the estimate of bytes that it frees.
 type Candidate<'a> = (&'a Bytes, ChunkId, i64);
 
+/// What one step frees, in one batch.
+#[derive(Default)]
+struct Freed {
+    operations: Operations,
+    change: Counters,
+    /// Live bytes that segments lose, negative.
+    dead: BTreeMap<SegmentId, i64>,
+    /// What the entries of the list said that it would be, bytes.
+    estimate: i64,
+}
+
+impl Freed {
+    /// Strikes an entry of the list.
+    fn strike(&mut self, key: &Bytes, estimate: i64) {
+        self.operations.push((key.clone().into(), Operation::Delete));
+        self.estimate += estimate;
+    }
+
+    /// A chunk goes, with the hint that leads to it.
+    fn add(&mut self, id: ChunkId, record: &ChunkRecord, hint: Option<Key>) {
+        self.operations
+            .push((chunk_key(TABLE_CHUNKS, id).into(), Operation::Delete));
+        self.operations.extend(hint.map(|hint| (hint, Operation::Delete)));
+        let stored = i64::from(record.stored());
+        for location in &record.locations {
+            *self.dead.entry(location.segment).or_default() -= stored;
+        }
+        self.change.chunks -= 1;
+        self.change.unique -= i64::from(record.length);
+        self.change.unique_blocks -= record.blocks();
+        self.change.stored -= stored;
+    }
+}
+
 impl Reclaimer {
     /// Frees chunks that nothing refers to; `false` when there was nothing to do, or the list of them cannot be read: that is tried
     /// again later, and keeps nobody from other work.
@@ -78,10 +112,7 @@ impl Reclaimer {
         };
         state.next = last.to_vec();
         state.next.push(0);
-        let mut operations: Operations = Vec::new();
-        let mut change = Counters::default();
-        let mut dead: BTreeMap<SegmentId, i64> = BTreeMap::new();
-        let mut estimate = 0;
+        let mut freed = Freed::default();
         let candidates: Vec<Candidate<'_>> = records.iter().filter_map(candidate).collect();
         // A chunk that lives is never marked: batches that change its references go on beside this. (One that takes
         // the last away makes it a candidate again.)
@@ -90,15 +121,14 @@ impl Reclaimer {
             .catalog
             .references_of(candidates.iter().map(|(_, id, _)| *id));
         for (candidate, references) in candidates.into_iter().zip(references) {
-            let (key, id, freed) = candidate;
+            let (key, id, bytes) = candidate;
             match references {
                 Some(0) => unreferred.push(candidate),
                 Some(count) => {
                     if count < 0 {
                         tracing::error!(chunk = %id, count, "a chunk has fewer than no references");
                     }
-                    operations.push((key.clone().into(), Operation::Delete));
-                    estimate += freed;
+                    freed.strike(key, bytes);
                 }
                 // Left for later: its metadata cannot be read now.
                 None => state.left_behind = true,
@@ -110,6 +140,52 @@ impl Reclaimer {
             let ids = unreferred.iter().map(|(_, id, _)| *id);
             dying.extend(ids.filter(|id| ledger.mark_dying(*id)));
         }
+        let (gone, unknown) = self.gone_for_good(&dying, newest);
+        for (id, record) in &gone {
+            let hint = dedup_key(&record.hash, self.options.hint_bytes);
+            let is_own = !self.was_superseded(&hint, *id);
+            freed.add(*id, record, is_own.then_some(hint));
+        }
+        for (segment, bytes) in &freed.dead {
+            add_live(&mut freed.operations, *segment, *bytes);
+        }
+        for (key, id, bytes) in unreferred {
+            if !dying.contains(&id) || unknown.contains(&id) {
+                state.left_behind = true;
+                continue;
+            }
+            freed.strike(key, bytes);
+        }
+        let worked = !freed.operations.is_empty();
+        let result = match worked {
+            true => self
+                .catalog
+                .commit_internal(freed.operations, freed.change)
+                .map(drop),
+            false => Ok(()),
+        };
+        let mut ledger = self.ledger.lock();
+        if result.is_ok() {
+            for (segment, bytes) in freed.dead {
+                ledger.add_live(segment, bytes);
+            }
+            self.space.add_pending_free(-freed.estimate);
+        } else {
+            state.left_behind = true;
+        }
+        for id in dying {
+            ledger.unmark_dying(id);
+        }
+        drop(ledger);
+        result.map(|()| worked)
+    }
+
+    /// Of chunks that are marked, the records of those that nothing refers to now; and those of which that cannot be told.
+    fn gone_for_good(
+        &self,
+        dying: &HashSet<ChunkId>,
+        newest: u64,
+    ) -> (Vec<(ChunkId, ChunkRecord)>, HashSet<ChunkId>) {
         // A batch that came between the two looks may have brought one back to life; a later one cannot.
         let unchanged = self.catalog.newest() == newest;
         let mut ids: Vec<ChunkId> = dying.iter().copied().collect();
@@ -132,52 +208,7 @@ impl Reclaimer {
                 }
             }
         }
-        for (id, record) in &gone {
-            operations.push((chunk_key(TABLE_CHUNKS, *id).into(), Operation::Delete));
-            let hint = dedup_key(&record.hash, self.options.hint_bytes);
-            if !self.was_superseded(&hint, *id) {
-                operations.push((hint, Operation::Delete));
-            }
-            let stored = i64::from(record.stored());
-            for location in &record.locations {
-                *dead.entry(location.segment).or_default() -= stored;
-            }
-            change.chunks -= 1;
-            change.unique -= i64::from(record.length);
-            change.unique_blocks -= record.blocks();
-            change.stored -= stored;
-        }
-        for (segment, bytes) in &dead {
-            add_live(&mut operations, *segment, *bytes);
-        }
-        for (key, id, freed) in unreferred {
-            if !dying.contains(&id) || unknown.contains(&id) {
-                state.left_behind = true;
-                continue;
-            }
-            operations.push((key.clone().into(), Operation::Delete));
-            estimate += freed;
-        }
-        let worked = !operations.is_empty();
-        let result = if worked {
-            self.catalog.commit_internal(operations, change).map(|_| ())
-        } else {
-            Ok(())
-        };
-        let mut ledger = self.ledger.lock();
-        if result.is_ok() {
-            for (segment, bytes) in dead {
-                ledger.add_live(segment, bytes);
-            }
-            self.space.add_pending_free(-estimate);
-        } else {
-            state.left_behind = true;
-        }
-        for id in dying {
-            ledger.unmark_dying(id);
-        }
-        drop(ledger);
-        result.map(|()| worked)
+        (gone, unknown)
     }
 
     /// The next entries of the list; from its start again if some were left behind. None: nothing is left.

@@ -361,7 +361,7 @@ impl Relocator {
                 id,
                 _pin: pin,
                 old: record,
-                tiers,
+                tiers: tiers.into_iter().collect(),
             }),
             (false, true) => Move::Busy,
             (false, false) => Move::Skipped,

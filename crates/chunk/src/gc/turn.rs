@@ -12,9 +12,9 @@ use crate::durability::Checkpoint;
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct InVain {
     /// Its number, from 1.
-    pub(crate) turn: u64,
+    pub(super) turn: u64,
     /// The newest batch at its end.
-    pub(crate) newest: u64,
+    pub(super) newest: u64,
 }
 
 /// How long a step waits for another thread that works here.
@@ -25,30 +25,40 @@ pub(crate) const TURN_WAIT: Duration = Duration::from_millis(20);
 pub(crate) struct Maintenance {
     pub(crate) checkpoint: Checkpoint,
     /// Where the look for dead chunks stands.
-    pub(crate) reclaim: Reclaim,
+    pub(super) reclaim: Reclaim,
     /// The segment that is being compacted.
-    pub(crate) compacting: Option<Emptying>,
+    pub(super) compacting: Option<Emptying>,
     /// One whose headers do not tell all that lies there: it is being found.
-    pub(crate) looking: Option<crate::gc::find_by_table::Looking>,
+    pub(super) looking: Option<crate::gc::find_by_table::Looking>,
     /// Steps until metadata segments are looked at again.
-    pub(crate) metadata_rest: u32,
+    pub(super) metadata_rest: u32,
     /// Steps until metadata without a second copy is looked for again.
     pub(crate) mirror_rest: u32,
     /// Where room is short: whether room comes next, or metadata.
-    pub(crate) room_next: bool,
+    pub(super) room_next: bool,
     /// Segments that could not be emptied (damaged chunks).
-    pub(crate) stuck: BTreeSet<SegmentId>,
+    pub(super) stuck: BTreeSet<SegmentId>,
     /// Segments that cannot be emptied until there is room again.
-    pub(crate) without_room: BTreeSet<SegmentId>,
+    pub(super) without_room: BTreeSet<SegmentId>,
     /// See [`crate::gc::packing`].
-    pub(crate) grain: Grain,
+    pub(super) grain: Grain,
     /// The last turn of work for room that brought nothing back.
-    pub(crate) in_vain: InVain,
+    pub(super) in_vain: InVain,
     /// What is still to be done for segments that were given up.
-    pub(crate) released: Released,
+    pub(super) released: Released,
 }
 
 impl Maintenance {
+    /// Whether a turn that began after so many others brought nothing back, and nothing was committed since.
+    pub(crate) fn was_in_vain(&self, after: u64, newest: u64) -> bool {
+        self.in_vain.turn > after && self.in_vain.newest == newest
+    }
+
+    /// This turn brought nothing back, up to the batch `newest`.
+    pub(crate) fn note_in_vain(&mut self, turn: u64, newest: u64) {
+        self.in_vain = InVain { turn, newest };
+    }
+
     /// Begins a turn of work for somebody who needs room: what was given up before is tried again.
     pub(crate) fn begin_turn(&mut self) {
         self.stuck.clear();

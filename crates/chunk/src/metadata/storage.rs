@@ -31,38 +31,38 @@ pub(crate) const BLOCK: u32 = 4096;
 const ATTEMPTS: usize = 4;
 
 pub(crate) struct MetaSegment {
-    pub(crate) copies: Copies,
-    pub(crate) live: u64,
+    pub(super) copies: Copies,
+    pub(super) live: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) segments: BTreeMap<u32, MetaSegment>,
-    pub(crate) next: u32,
-    pub(crate) open: Option<(u32, u32)>,
-    pub(crate) writing: BTreeMap<u32, u32>,
-    pub(crate) unflushed: Unflushed,
+    pub(super) segments: BTreeMap<u32, MetaSegment>,
+    pub(super) next: u32,
+    pub(super) open: Option<(u32, u32)>,
+    pub(super) writing: BTreeMap<u32, u32>,
+    pub(super) unflushed: Unflushed,
     /// What the last flush that was to cover it lost: the devices that had it.
     lost: BTreeSet<Extent>,
     /// Durable extents that one copy of their segment lacks, as its device failed the write or the flush.
-    pub(crate) under_mirrored: BTreeSet<Extent>,
-    pub(crate) live_bytes: u64,
+    pub(super) under_mirrored: BTreeSet<Extent>,
+    pub(super) live_bytes: u64,
     /// The newest copy of the root.
-    pub(crate) root_copy: Option<Extent>,
+    pub(super) root_copy: Option<Extent>,
     /// Copies were made or replaced that no durable root lists yet.
-    pub(crate) has_unlisted: bool,
+    pub(super) has_unlisted: bool,
     /// Copies that were replaced; released when a root that lists the new ones is durable.
-    pub(crate) replaced: Vec<SegmentId>,
+    pub(super) replaced: Vec<SegmentId>,
 }
 
 /// Extents in segments; where their copies lie: `mirroring.rs`.
 pub struct MetaStorage {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) state: Mutex<State>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) state: Mutex<State>,
     /// Free segments that are the log's.
     left_for_log: AtomicU64,
     /// Segments that a root can list.
-    pub(crate) listed_most: AtomicU64,
+    pub(super) listed_most: AtomicU64,
 }
 
 impl MetaStorage {

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     Handles, Options,
     buffers::OpenSegments,
+    catalog::CommitState,
     durability::EndOfLog,
     encoding::{Counters, Format, TABLE_LIVE, TABLE_SEGMENTS, segment_of_key, version},
     errors::{damaged, log_error, meta_error, pool_error},
@@ -37,9 +38,7 @@ const GIVEN_UP_SEQUENCES: u64 = 1 << 40;
 pub(crate) struct Start {
     /// The newest batch.
     pub(crate) sequence: u64,
-    /// The totals after it, and at each place where the log can be entered.
-    pub(crate) counters: Counters,
-    pub(crate) marks: VecDeque<(u64, Counters)>,
+    pub(crate) commit: CommitState,
     /// The number of the next chunk.
     pub(crate) next_chunk: u64,
     pub(crate) format: Format,
@@ -82,8 +81,7 @@ pub(crate) fn create(pool: Arc<Pool>, options: Options) -> Result<(Handles, Star
     let crew = Arc::new(Crew::new(options.threads));
     let start = Start {
         sequence: 0,
-        counters,
-        marks: VecDeque::from([(0, counters)]),
+        commit: CommitState::new(0, counters, VecDeque::from([(0, counters)])),
         next_chunk: 1,
         format: Format::of(version),
         end: EndOfLog::default(),
@@ -145,8 +143,11 @@ pub(crate) fn open(pool: Arc<Pool>, options: Options) -> Result<(Handles, Start,
     }
     let start = Start {
         sequence,
-        counters: replay.counters,
-        marks: VecDeque::from([mark, (sequence, replay.counters)]),
+        commit: CommitState::new(
+            sequence,
+            replay.counters,
+            VecDeque::from([mark, (sequence, replay.counters)]),
+        ),
         next_chunk: replay.next_chunk,
         format: Format::of(root.version),
         end,
@@ -325,8 +326,7 @@ pub(crate) fn open_for_salvage(
     let log = Log::resume(pool.clone(), root.position, position, segments, options.nonce);
     let start = Start {
         sequence: replay.sequence,
-        counters: replay.counters,
-        marks: VecDeque::new(),
+        commit: CommitState::new(replay.sequence, replay.counters, VecDeque::new()),
         next_chunk: replay.next_chunk,
         format: Format::of(version::FORMAT_NEWEST),
         end: EndOfLog::default(),

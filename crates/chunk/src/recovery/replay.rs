@@ -24,10 +24,10 @@ pub(crate) const SCAN: usize = 4096;
 
 /// Totals of the replay as it goes.
 pub(crate) struct Replay {
-    pub(crate) tree: Tree,
-    pub(crate) counters: Counters,
-    pub(crate) next_chunk: u64,
-    pub(crate) sequence: u64,
+    pub(super) tree: Tree,
+    pub(super) counters: Counters,
+    pub(super) next_chunk: u64,
+    pub(super) sequence: u64,
 }
 
 impl Replay {
@@ -73,17 +73,17 @@ pub(crate) fn scan_table(
 /// What a replay came to.
 pub(crate) struct Replayed {
     /// The place behind the last entry that was accepted.
-    pub(crate) tail: LogPosition,
+    pub(super) tail: LogPosition,
     /// The segments up to it.
-    pub(crate) segments: Vec<Copies>,
+    pub(super) segments: Vec<Copies>,
     /// Why the log is broken there, if it is: what could be accepted before that was applied.
-    pub(crate) broken: Option<StoreError>,
+    pub(super) broken: Option<StoreError>,
     /// Knows which entries may lack in one copy.
-    pub(crate) scanner: Scanner,
+    pub(super) scanner: Scanner,
     /// Chunks of which a copy is not there, or of which there are fewer than there should be.
-    pub(crate) lacking: BTreeSet<ChunkId>,
+    pub(super) lacking: BTreeSet<ChunkId>,
     /// Up to here the log itself says that it was durable.
-    pub(crate) confirmed: u64,
+    pub(super) confirmed: u64,
 }
 
 /// Replays the log from `start`.

@@ -47,7 +47,7 @@ pub enum How {
 }
 
 enum Base {
-    Store(Arc<ChunkStore>),
+    Store(Box<ChunkStore>),
     Tables(Box<Salvage>),
 }
 
@@ -68,7 +68,7 @@ pub struct Salvaged {
 
 /// A root that was tried.
 struct Tried {
-    store: Arc<ChunkStore>,
+    store: Box<ChunkStore>,
     broken: bool,
     lacking: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -284,7 +284,7 @@ impl Salvaged {
 /// Opens the store as a root says; `None` when that is impossible.
 fn try_root(pool: &Arc<Pool>, payload: &[u8], options: &Options) -> Option<Tried> {
     let (handles, start, broken) = open_for_salvage(pool.clone(), options.clone(), payload).ok()?;
-    let store = Arc::new(ChunkStore::assemble(handles, start));
+    let store = Box::new(ChunkStore::assemble(handles, start));
     let lacking = store
         .handles()
         .tree
