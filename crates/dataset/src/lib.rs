@@ -1,7 +1,7 @@
 //! Datasets: filesystems and volumes, live and as of any held checkpoint.
 //!
-//! The *live half* (`filesystem`, `volume` and what they use) keeps decoded objects and dirty pages in RAM and turns
-//! them into batches. The *history half* (`versions`, `held`, `sweep`, `view`, `datasets`) decides what of the old
+//! The *live half* (`faces` and what lies below) keeps decoded objects and dirty pages in RAM and turns
+//! them into batches. The *history half* (`records`, `history`, `admin`) decides what of the old
 //! state is kept, names it, and frees it when nothing holds it any more. Both meet in [`DatasetState`].
 
 mod admin;

@@ -1,11 +1,16 @@
 //! `Datasets`: all filesystems and volumes of a pool: opening them, listing them.
-//! Creating, renaming and destroying is in `lifecycle`, properties in `properties_set`, checkpoints in `checkpoint`,
-//! snapshots in `snapshot`, background freeing in `sweep`.
+//! Creating, renaming and destroying is in `lifecycle`, properties in `set_properties`; checkpoints, snapshots and background
+//! freeing in `history`.
 //!
 //! Invariants: one administrative change at a time (`admin`); locks are taken in the order admin, handle, commit
 //! locks by ascending number, registry; the checkpoint counter after opening is above every number in any record.
 
-use super::registry::{Borrowed, Handle, Node, Registry};
+use super::{
+    facts::PoolFacts,
+    node::{Borrowed, Handle, Node},
+    registry::Registry,
+    retained_space::Unretained,
+};
 use crate::{
     faces::{Filesystem, View, Volume},
     live::{DatasetState, Environment, Fragment},
@@ -18,13 +23,10 @@ use crate::{
     relayout::{Accepts, Cut, HotPiece, Relaid},
     settings::{At, DatasetError, Settings},
 };
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use parking_lot::{Mutex, RwLock};
-use terrace_codec::{DecodeError, Reader, Writer};
+use parking_lot::{Mutex, MutexGuard};
+use terrace_codec::Reader;
 use terrace_store::Space;
 
 /// What is known of a dataset without opening it.
@@ -58,44 +60,6 @@ pub struct DatasetInfo {
     pub settings: Arc<Settings>,
 }
 
-/// Pool-wide facts that must outlive what they count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
-    /// At least one more than every checkpoint in any record when this was written.
-    pub checkpoint: u64,
-    /// The number that the next dataset gets.
-    pub next_dataset: u32,
-    /// The number that the next background freeing gets.
-    pub next_sweep: u64,
-}
-
-impl Facts {
-    /// The value of their record.
-    pub fn encode(self) -> Vec<u8> {
-        let mut writer = Writer::new();
-        writer
-            .varint(self.checkpoint)
-            .varint(u64::from(self.next_dataset))
-            .varint(self.next_sweep);
-        writer.into_bytes()
-    }
-
-    /// Reads a value.
-    pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(value);
-        let checkpoint = reader.varint("checkpoint")?;
-        let next_dataset = u32::try_from(reader.varint("next dataset")?)
-            .map_err(|_| DecodeError::Invalid("next dataset"))?;
-        let next_sweep = reader.varint("next sweep job")?;
-        reader.finish()?;
-        Ok(Self {
-            checkpoint,
-            next_dataset,
-            next_sweep,
-        })
-    }
-}
-
 /// Content of a dataset as of now, also what is not committed yet.
 fn referenced_bytes(node: &Arc<Node>) -> u64 {
     let open = Borrowed::of(node);
@@ -108,16 +72,14 @@ fn referenced_bytes(node: &Arc<Node>) -> u64 {
 /// All datasets of a pool. All methods may be called from any thread.
 pub struct Datasets {
     pub(crate) environment: Arc<Environment>,
-    pub(crate) pool: RwLock<String>,
     pub(crate) checkpoints: Arc<Checkpoints>,
-    pub(crate) registry: RwLock<Registry>,
-    pub(crate) facts: Mutex<Facts>,
-    pub(crate) admin: Mutex<()>,
+    pub(crate) registry: Registry,
+    pub(crate) facts: PoolFacts,
+    admin: Mutex<()>,
     pub(crate) sweeper: SweepJobs,
     /// What the usage of all of them shares.
     pub(crate) common: Arc<WorkingRoom>,
-    /// Of which retention held no checkpoint for want of room, by number, with what it would have had to set aside, bytes.
-    pub(crate) unretained: Mutex<BTreeMap<u32, u64>>,
+    pub(crate) unretained: Unretained,
 }
 
 impl Datasets {
@@ -125,14 +87,6 @@ impl Datasets {
     /// number of datasets and held checkpoints, not to what they hold.
     pub fn open(environment: Arc<Environment>, pool: &str) -> Result<Self, DatasetError> {
         let store = environment.store.clone();
-        let facts = match store.get(&keys::pool("facts"))? {
-            Some(value) => Facts::decode(&value).map_err(|cause| damaged("the pool's facts", &cause))?,
-            None => Facts {
-                checkpoint: 1,
-                next_dataset: 1,
-                next_sweep: 1,
-            },
-        };
         let mut records = Vec::new();
         for_each(&store, keys::TABLE_DATASET, |key, value| {
             let mut reader = Reader::new(key);
@@ -142,22 +96,17 @@ impl Datasets {
             Ok(())
         })?;
         records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        let checkpoints = Arc::new(Checkpoints::new(facts.checkpoint));
         let sweeper = SweepJobs::open(&store)?;
-        let facts = Facts {
-            next_sweep: facts.next_sweep.max(sweeper.next_number()),
-            ..facts
-        };
+        let facts = PoolFacts::open(store.as_ref(), sweeper.next_number())?;
         let datasets = Self {
             environment,
-            pool: RwLock::new(pool.to_owned()),
-            checkpoints,
-            registry: RwLock::default(),
-            facts: Mutex::new(facts),
+            checkpoints: facts.checkpoints().clone(),
+            registry: Registry::new(pool),
+            facts,
             admin: Mutex::default(),
             sweeper,
             common: Arc::default(),
-            unretained: Mutex::default(),
+            unretained: Unretained::default(),
         };
         if records.is_empty() {
             datasets.make_root()?;
@@ -189,8 +138,8 @@ impl Datasets {
             Ok(())
         })?;
         self.checkpoints.raise(newest.saturating_add(1));
-        let name = self.full_name(&record.name);
-        let above = crate::settings::parent(&name).and_then(|above| self.registry.read().get(above));
+        let name = self.registry.full_name(&record.name);
+        let above = crate::settings::parent(&name).and_then(|above| self.registry.get(above));
         let above = above.map(|above| above.state.usage().clone());
         let usage = Usage::new(store.clone(), self.common.clone(), above);
         usage.add_live_blocks(i64::try_from(counters.live_blocks).unwrap_or(i64::MAX));
@@ -207,14 +156,19 @@ impl Datasets {
         ));
         self.resume_recount(&state);
         let node = Node::new(state, record);
-        self.registry.write().insert(name.clone(), node.clone());
+        self.registry.insert(name.clone(), node.clone());
         self.apply_settings(&name, &node);
         Ok(node)
     }
 
     /// The pool's name.
     pub fn pool(&self) -> String {
-        self.pool.read().clone()
+        self.registry.pool()
+    }
+
+    /// One administrative change at a time.
+    pub(crate) fn administer(&self) -> MutexGuard<'_, ()> {
+        self.admin.lock()
     }
 
     /// Store, clock, caches.
@@ -229,7 +183,7 @@ impl Datasets {
 
     /// The filesystem of this name, opened if it was not. It counts as in use while the answer is kept.
     pub fn filesystem(&self, name: &str) -> Result<Arc<Filesystem>, DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let mut slot = node.slot.lock();
         if let Some(Handle::Filesystem(filesystem)) = &slot.handle {
             return Ok(filesystem.clone());
@@ -245,7 +199,7 @@ impl Datasets {
 
     /// The volume of this name, opened if it was not. It counts as in use while the answer is kept.
     pub fn volume(&self, name: &str) -> Result<Arc<Volume>, DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let mut slot = node.slot.lock();
         if let Some(Handle::Volume(volume)) = &slot.handle {
             return Ok(volume.clone());
@@ -269,15 +223,12 @@ impl Datasets {
 
     /// The shared state of a dataset.
     pub fn state(&self, name: &str) -> Result<Arc<DatasetState>, DatasetError> {
-        Ok(self.node(name)?.state.clone())
+        Ok(self.registry.node(name)?.state.clone())
     }
 
     /// The shared state of the dataset with this number.
     pub fn state_by_number(&self, number: u32) -> Option<Arc<DatasetState>> {
-        self.registry
-            .read()
-            .by_number(number)
-            .map(|node| node.state.clone())
+        self.registry.by_number(number).map(|node| node.state.clone())
     }
 
     /// Lays the content of regions (each but once) out anew, if their datasets are in use, later otherwise: of what `wanted`
@@ -291,7 +242,7 @@ impl Datasets {
     ) -> Vec<Result<Relaid, FsError>> {
         let of_one = fragments.chunk_by(|one, next| one.dataset == next.dataset);
         let results = of_one.flat_map(|fragments| {
-            let node = self.registry.read().by_number(fragments[0].dataset);
+            let node = self.registry.by_number(fragments[0].dataset);
             let open = node.as_ref().and_then(Borrowed::of);
             match open.as_ref().and_then(Borrowed::live) {
                 Some(live) => live.relayout(fragments, cut, wanted, most_bytes),
@@ -307,7 +258,7 @@ impl Datasets {
     pub fn raise(&self, pieces: &[HotPiece], tier: u8) -> Result<u64, FsError> {
         let mut raised = 0;
         for pieces in pieces.chunk_by(|one, next| one.fragment.dataset == next.fragment.dataset) {
-            let node = self.registry.read().by_number(pieces[0].fragment.dataset);
+            let node = self.registry.by_number(pieces[0].fragment.dataset);
             let open = node.as_ref().and_then(Borrowed::of);
             if let Some(live) = open.as_ref().and_then(Borrowed::live) {
                 raised += live.raise(pieces, tier)?;
@@ -318,7 +269,7 @@ impl Datasets {
 
     /// A filesystem as it was; the answer stays readable as long as the checkpoint is held.
     pub fn view(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
-        if self.node(name)?.state.kind().is_volume() {
+        if self.registry.node(name)?.state.kind().is_volume() {
             return Err(wrong_kind(name, "volume", "filesystem"));
         }
         self.view_of_any(name, at)
@@ -326,14 +277,14 @@ impl Datasets {
 
     /// A volume as it was: its content is the object [`ROOT`](crate::ROOT).
     pub fn volume_view(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
-        if !self.node(name)?.state.kind().is_volume() {
+        if !self.registry.node(name)?.state.kind().is_volume() {
             return Err(wrong_kind(name, "filesystem", "volume"));
         }
         self.view_of_any(name, at)
     }
 
     fn view_of_any(&self, name: &str, at: &At) -> Result<Arc<View>, DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let checkpoint = self.resolve(name, at)?;
         let mut views = node.views.lock();
         if let Some(view) = views.get(&checkpoint).and_then(std::sync::Weak::upgrade) {
@@ -351,7 +302,7 @@ impl Datasets {
 
     /// The held checkpoint that `at` means.
     pub fn resolve(&self, name: &str, at: &At) -> Result<u64, DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let held = node.state.held().read();
         let found = match at {
             At::Checkpoint(checkpoint) => held.get(*checkpoint).map(|_| *checkpoint),
@@ -389,18 +340,7 @@ impl Datasets {
 
     /// All datasets, or one and those below it, by name.
     pub fn list(&self, below: Option<&str>) -> Result<Vec<DatasetInfo>, DatasetError> {
-        let nodes = match below {
-            Some(name) => {
-                self.node(name)?;
-                self.registry.read().tree(name)
-            }
-            None => self
-                .registry
-                .read()
-                .iter()
-                .map(|(name, node)| (name.clone(), node.clone()))
-                .collect(),
-        };
+        let nodes = self.registry.below(below)?;
         let space = self.environment.store.space();
         Ok(nodes
             .into_iter()
@@ -410,14 +350,14 @@ impl Datasets {
 
     /// One dataset.
     pub fn info(&self, name: &str) -> Result<DatasetInfo, DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let space = self.environment.store.space();
         Ok(self.describe(name.to_owned(), &node, &space))
     }
 
     fn describe(&self, name: String, node: &Arc<Node>, space: &Space) -> DatasetInfo {
         let counters = node.state.counters();
-        let tree = self.registry.read().tree(&name);
+        let tree = self.registry.tree(&name);
         let used_bytes = tree
             .iter()
             .map(|(_, node)| {
@@ -451,35 +391,18 @@ impl Datasets {
         }
     }
 
-    pub(crate) fn node(&self, name: &str) -> Result<Arc<Node>, DatasetError> {
-        let found = self.registry.read().get(name);
-        found.ok_or_else(|| DatasetError::NotFound(name.to_owned()))
-    }
-
     /// Whether the retention of any dataset holds checkpoints.
     pub fn retains(&self) -> bool {
         self.registry
-            .read()
-            .iter()
-            .any(|(_, node)| !node.state.settings().retention.is_none())
+            .any(|node| !node.state.settings().retention.is_none())
     }
 
     /// Datasets of which retention held no checkpoint when it was to, with what it would have had to set aside, bytes.
     pub fn without_room_to_retain(&self) -> Vec<(String, u64)> {
-        let mut unretained = self.unretained.lock();
-        if unretained.is_empty() {
-            return Vec::new();
-        }
-        let registry = self.registry.read();
-        let name_of = |number| {
-            let node = registry.by_number(number)?;
+        self.unretained.list(|number| {
+            let node = self.registry.by_number(number)?;
             (!node.state.settings().retention.is_none()).then(|| node.state.name().to_string())
-        };
-        unretained.retain(|number, _| name_of(*number).is_some());
-        let lacking = unretained.iter();
-        lacking
-            .filter_map(|(number, bytes)| Some((name_of(*number)?, *bytes)))
-            .collect()
+        })
     }
 
     /// Room to work in that is set aside for preallocated ranges of all files, bytes.
@@ -491,15 +414,13 @@ impl Datasets {
     pub fn sweep_pending(&self) -> bool {
         let orphans = self
             .registry
-            .read()
-            .iter()
-            .any(|(_, node)| node.state.orphans_pending().load(Ordering::SeqCst));
+            .any(|node| node.state.orphans_pending().load(Ordering::SeqCst));
         orphans || !self.sweeper.is_idle()
     }
 
     /// Drops what nobody uses any more; afterwards it is opened again when asked for.
     pub fn close(&self, name: &str) -> Result<(), DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let mut slot = node.slot.lock();
         if slot.is_used() {
             return Err(DatasetError::Busy(name.to_owned()));
@@ -512,26 +433,6 @@ impl Datasets {
         }
         slot.handle = None;
         Ok(())
-    }
-
-    pub(crate) fn full_name(&self, stored: &str) -> String {
-        let pool = self.pool.read();
-        if stored.is_empty() {
-            pool.clone()
-        } else {
-            format!("{pool}/{stored}")
-        }
-    }
-
-    pub(crate) fn stored_name(&self, full: &str) -> Result<String, DatasetError> {
-        let pool = self.pool.read();
-        match full.strip_prefix(pool.as_str()) {
-            Some("") => Ok(String::new()),
-            Some(rest) if rest.starts_with('/') => Ok(rest[1..].to_owned()),
-            _ => Err(DatasetError::Refused(format!(
-                "'{full}' does not lie in pool '{pool}'"
-            ))),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariants: each change is one batch, flushed before it is reported; destroying does O(datasets named) work in the
 //! foreground and leaves the content to the sweep; what is destroyed is gone for its users at once.
 
-use super::{datasets::Datasets, registry::Node, set_properties::above_quota};
+use super::{datasets::Datasets, node::Node, set_properties::above_quota};
 use crate::{
     faces::{Filesystem, Volume},
     quota::working_bytes_of,
@@ -42,12 +42,7 @@ pub struct DestroyReport {
 impl Datasets {
     /// The tiers of the pool changed: pins name tiers, and find them again by name.
     pub fn tiers_changed(&self) {
-        let registry = self.registry.read();
-        let all: Vec<_> = registry
-            .iter()
-            .map(|(name, node)| (name.clone(), node.clone()))
-            .collect();
-        drop(registry);
+        let all = self.registry.all();
         all.iter()
             .for_each(|(name, node)| self.apply_settings(name, node));
     }
@@ -59,10 +54,10 @@ impl Datasets {
 
     /// Creates a filesystem or volume.
     pub fn create(&self, name: &str, new: &NewDataset) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         names::check_dataset(name)?;
-        let stored = self.stored_name(name)?;
-        if self.registry.read().get(name).is_some() {
+        let stored = self.registry.stored_name(name)?;
+        if self.registry.get(name).is_some() {
             return Err(DatasetError::Exists(name.to_owned()));
         }
         let missing = self.missing_parents(name)?;
@@ -90,7 +85,8 @@ impl Datasets {
                 // Written down, so that volumes made before this was their default keep what they have.
                 let is_chosen =
                     |(_, above): &(String, BTreeMap<String, String>)| above.contains_key("chunk_size");
-                if !properties.contains_key("chunk_size") && !self.chain(name).iter().any(is_chosen) {
+                if !properties.contains_key("chunk_size") && !self.registry.chain(name).iter().any(is_chosen)
+                {
                     properties.insert("chunk_size".into(), VOLUME_CHUNK_SIZE.into());
                 }
                 Kind::Volume { size_bytes }
@@ -98,7 +94,11 @@ impl Datasets {
         };
         let mut made = Vec::new();
         for parent in &missing {
-            made.push(self.prepare(self.stored_name(parent)?, Kind::Filesystem, BTreeMap::new())?);
+            made.push(self.prepare(
+                self.registry.stored_name(parent)?,
+                Kind::Filesystem,
+                BTreeMap::new(),
+            )?);
         }
         let reservation = crate::settings::settings(&[(name.to_owned(), properties.clone())], &[]);
         let (store, reserved) = (&self.environment.store, reservation.reservation_bytes);
@@ -116,11 +116,10 @@ impl Datasets {
 
     /// The datasets above `name` that do not exist, topmost first.
     fn missing_parents(&self, name: &str) -> Result<Vec<String>, DatasetError> {
-        let registry = self.registry.read();
         let mut missing = Vec::new();
         let mut above = names::parent(name);
         while let Some(parent) = above {
-            match registry.get(parent) {
+            match self.registry.get(parent) {
                 Some(node) if node.state.kind().is_volume() => {
                     return Err(DatasetError::Refused(format!(
                         "'{parent}' is a volume, and nothing can lie below one; choose a name beside it"
@@ -142,14 +141,7 @@ impl Datasets {
         kind: Kind,
         properties: BTreeMap<String, String>,
     ) -> Result<((u32, DatasetRecord), Batch), DatasetError> {
-        let number = {
-            let mut facts = self.facts.lock();
-            let number = facts.next_dataset;
-            facts.next_dataset = number
-                .checked_add(1)
-                .ok_or_else(|| DatasetError::Refused("no dataset number is left".into()))?;
-            number
-        };
+        let number = self.facts.next_dataset()?;
         let created = self.environment.now();
         let checkpoint = self.checkpoints.current();
         let mut first = VersionedBatch::new(self.environment.store.clone(), number, checkpoint, None);
@@ -183,7 +175,7 @@ impl Datasets {
             whole.append(batch);
             records.push(record);
         }
-        let sequence = self.commit_with_facts(whole)?;
+        let sequence = self.facts.commit(&self.environment.store, whole)?;
         self.environment.store.flush(sequence)?;
         for (number, record) in records {
             self.load(number, record)?;
@@ -200,14 +192,14 @@ impl Datasets {
         force: bool,
         dry_run: bool,
     ) -> Result<DestroyReport, DatasetError> {
-        let _admin = self.admin.lock();
-        self.node(name)?;
-        if self.stored_name(name)?.is_empty() {
+        let _admin = self.administer();
+        self.registry.node(name)?;
+        if self.registry.stored_name(name)?.is_empty() {
             return Err(DatasetError::Refused(format!(
                 "'{name}' is the pool's root dataset; 'terrace pool destroy {name}' destroys the pool"
             )));
         }
-        let tree = self.registry.read().tree(name);
+        let tree = self.registry.tree(name);
         let mut report = DestroyReport::default();
         for (name, node) in &tree {
             self.report_snapshots(name, node, &mut report)?;
@@ -267,13 +259,10 @@ impl Datasets {
             };
             jobs.push(self.new_sweep(&mut batch, job));
         }
-        let sequence = self.commit_with_facts(batch)?;
+        let sequence = self.facts.commit(&self.environment.store, batch)?;
         tree.iter().for_each(|(_, node)| node.state.set_gone());
         drop(locks);
-        {
-            let mut registry = self.registry.write();
-            tree.iter().for_each(|(name, _)| drop(registry.remove(name)));
-        }
+        self.registry.remove(tree);
         for (_, node) in tree {
             node.views
                 .lock()
@@ -295,16 +284,16 @@ impl Datasets {
 
     /// Gives a dataset and all below it another name; may be in use.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         names::check_dataset(to)?;
-        let top = self.node(from)?;
-        if self.stored_name(from)?.is_empty() {
+        let top = self.registry.node(from)?;
+        if self.registry.stored_name(from)?.is_empty() {
             return Err(DatasetError::Refused(format!(
                 "'{from}' is the pool's root dataset; export the pool and import it under another name"
             )));
         }
-        self.stored_name(to)?;
-        if self.registry.read().get(to).is_some() {
+        self.registry.stored_name(to)?;
+        if self.registry.get(to).is_some() {
             return Err(DatasetError::Exists(to.to_owned()));
         }
         if to.starts_with(&format!("{from}/")) {
@@ -316,28 +305,20 @@ impl Datasets {
             return Err(DatasetError::NoParent(parent.clone()));
         }
         self.check_rename(from, to)?;
-        let tree = self.registry.read().tree(from);
+        let tree = self.registry.tree(from);
         let mut moved = Vec::new();
         let mut batch = Batch::new();
         for (old, node) in tree {
             let new = format!("{to}{}", &old[from.len()..]);
             names::check_dataset(&new)?;
             let mut record = node.record.read().clone();
-            record.name = self.stored_name(&new)?;
+            record.name = self.registry.stored_name(&new)?;
             batch.put(keys::dataset(node.number()), record.encode());
             moved.push((old, new, node, record));
         }
         let sequence = self.environment.store.commit(batch)?;
-        {
-            let mut registry = self.registry.write();
-            moved.iter().for_each(|(old, ..)| drop(registry.remove(old)));
-            for (_, new, node, record) in &moved {
-                *node.record.write() = record.clone();
-                node.state.set_name(new);
-                registry.insert(new.clone(), node.clone());
-            }
-        }
-        let above = names::parent(to).and_then(|above| self.registry.read().get(above));
+        self.registry.rename(&moved);
+        let above = names::parent(to).and_then(|above| self.registry.get(above));
         top.state
             .usage()
             .move_below(above.map(|above| above.state.usage().clone()));
@@ -351,7 +332,7 @@ impl Datasets {
     pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), DatasetError> {
         let size_bytes = check_volume_size(size_bytes)?;
         let volume = self.volume(name)?;
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         let (node, more) = self.grant_size(name, size_bytes)?;
         let mut record = node.record.read().clone();
         if more.is_some() {
@@ -376,7 +357,7 @@ impl Datasets {
     pub fn check_resize(&self, name: &str, size_bytes: u64) -> Result<(u64, u64), DatasetError> {
         let size_bytes = check_volume_size(size_bytes)?;
         let has_bytes = self.volume(name)?.size_bytes();
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         self.grant_size(name, size_bytes)?;
         Ok((has_bytes, size_bytes))
     }
@@ -387,7 +368,7 @@ impl Datasets {
         name: &str,
         size_bytes: u64,
     ) -> Result<(Arc<Node>, Option<Reservation>), DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let record = node.record.read().clone();
         let Kind::Volume { size_bytes: old } = record.kind else {
             return Err(DatasetError::Refused(format!("'{name}' is not a volume")));
@@ -412,20 +393,8 @@ impl Datasets {
             name: to.to_owned(),
             cause,
         })?;
-        let _admin = self.admin.lock();
-        let mut registry = self.registry.write();
-        let old: Vec<_> = registry
-            .iter()
-            .map(|(name, node)| (name.clone(), node.clone()))
-            .collect();
-        *self.pool.write() = to.to_owned();
-        for (name, node) in old {
-            registry.remove(&name);
-            let stored = node.record.read().name.clone();
-            let new = self.full_name(&stored);
-            node.state.set_name(&new);
-            registry.insert(new, node);
-        }
+        let _admin = self.administer();
+        self.registry.rename_pool(to);
         Ok(())
     }
 }

@@ -1,160 +1,58 @@
-//! `Registry`: all datasets of the pool by name and number, in RAM.
+//! `Registry`: all datasets of the pool by name and number, in RAM, and the pool's name, with which theirs begin.
 //!
-//! Invariants: names start with the pool's; a dataset's parent is in the registry too; a node's record in RAM is the
-//! stored one.
+//! Invariants: names start with the pool's; a dataset's parent is in the registry too. Its locks are the last that are taken, and held
+//! for no call of the store.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Weak},
+    sync::Arc,
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
-use crate::{
-    faces::{Filesystem, Live, View, Volume},
-    live::DatasetState,
-    records::DatasetRecord,
-};
+use super::node::Node;
+use crate::{records::DatasetRecord, settings::DatasetError};
 
-/// An open dataset.
-#[derive(Clone)]
-pub(crate) enum Handle {
-    Filesystem(Arc<Filesystem>),
-    Volume(Arc<Volume>),
-}
-
-impl Handle {
-    pub(crate) fn live(&self) -> &dyn Live {
-        match self {
-            Self::Filesystem(filesystem) => filesystem.as_ref(),
-            Self::Volume(volume) => volume.as_ref(),
-        }
-    }
-
-    fn owners(&self) -> usize {
-        match self {
-            Self::Filesystem(filesystem) => Arc::strong_count(filesystem),
-            Self::Volume(volume) => Arc::strong_count(volume),
-        }
-    }
-}
-
-/// Where a node keeps its handle while it is open.
-#[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) handle: Option<Handle>,
-    borrowed: usize,
-}
-
-impl Slot {
-    /// Whether somebody besides the registry has the handle.
-    pub(crate) fn is_used(&self) -> bool {
-        self.handle
-            .as_ref()
-            .is_some_and(|handle| handle.owners() > 1 + self.borrowed)
-    }
-}
-
-/// A handle that the registry uses for a moment; does not count as use.
-pub(crate) struct Borrowed {
-    node: Arc<Node>,
-    handle: Option<Handle>,
-}
-
-impl Borrowed {
-    /// The handle of a node, if it is open.
-    pub(crate) fn of(node: &Arc<Node>) -> Option<Self> {
-        let mut slot = node.slot.lock();
-        let handle = slot.handle.clone()?;
-        slot.borrowed += 1;
-        Some(Self {
-            node: node.clone(),
-            handle: Some(handle),
-        })
-    }
-
-    pub(crate) fn live(&self) -> Option<&dyn Live> {
-        self.handle.as_ref().map(Handle::live)
-    }
-}
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        // Both under the lock, so that `is_used` never sees one without the other.
-        let mut slot = self.node.slot.lock();
-        let handle = self.handle.take();
-        slot.borrowed -= 1;
-        let replaced = handle.is_some() && slot.handle.is_none();
-        if replaced {
-            // The last owner: closing it may take long.
-            drop(slot);
-        }
-        drop(handle);
-    }
-}
-
-/// One dataset.
-pub(crate) struct Node {
-    pub(crate) state: Arc<DatasetState>,
-    pub(crate) record: RwLock<DatasetRecord>,
-    pub(crate) slot: Mutex<Slot>,
-    pub(crate) views: Mutex<HashMap<u64, Weak<View>>>,
-}
-
-impl Node {
-    /// Whether room is promised to it, or to files in it.
-    pub(crate) fn has_promise(&self) -> bool {
-        self.state.kind().is_volume() || self.state.usage().has_promise()
-    }
-
-    pub(crate) fn new(state: Arc<DatasetState>, record: DatasetRecord) -> Arc<Self> {
-        Arc::new(Self {
-            state,
-            record: RwLock::new(record),
-            slot: Mutex::default(),
-            views: Mutex::default(),
-        })
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        self.state.number()
-    }
-}
-
-/// All datasets; names are full names with the pool in front.
-#[derive(Default)]
+/// See the module.
 pub(crate) struct Registry {
+    pool: RwLock<String>,
+    nodes: RwLock<Nodes>,
+}
+
+/// All by name and by number.
+#[derive(Default)]
+struct Nodes {
     by_name: BTreeMap<String, Arc<Node>>,
     by_number: HashMap<u32, Arc<Node>>,
 }
 
-impl Registry {
-    pub(crate) fn insert(&mut self, name: String, node: Arc<Node>) {
+impl Nodes {
+    fn insert(&mut self, name: String, node: Arc<Node>) {
         self.by_number.insert(node.number(), node.clone());
         self.by_name.insert(name, node);
     }
 
-    pub(crate) fn remove(&mut self, name: &str) -> Option<Arc<Node>> {
+    fn remove(&mut self, name: &str) -> Option<Arc<Node>> {
         let node = self.by_name.remove(name)?;
         self.by_number.remove(&node.number());
         Some(node)
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<Node>> {
+    fn get(&self, name: &str) -> Option<Arc<Node>> {
         self.by_name.get(name).cloned()
     }
 
-    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<Node>> {
+    fn by_number(&self, number: u32) -> Option<Arc<Node>> {
         self.by_number.get(&number).cloned()
     }
 
     /// All, by name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Arc<Node>)> {
+    fn iter(&self) -> impl Iterator<Item = (&String, &Arc<Node>)> {
         self.by_name.iter()
     }
 
     /// A dataset and all below it, by name (parents before children).
-    pub(crate) fn tree(&self, name: &str) -> Vec<(String, Arc<Node>)> {
+    fn tree(&self, name: &str) -> Vec<(String, Arc<Node>)> {
         let own = self.by_name.get_key_value(name);
         let below = format!("{name}/");
         let range = self
@@ -165,5 +63,139 @@ impl Registry {
             .chain(range)
             .map(|(name, node)| (name.clone(), node.clone()))
             .collect()
+    }
+}
+
+/// A dataset that gets another name: its old name, its new one, and its record then.
+pub(crate) type Renamed = (String, String, Arc<Node>, DatasetRecord);
+
+impl Registry {
+    pub(crate) fn new(pool: &str) -> Self {
+        Self {
+            pool: RwLock::new(pool.to_owned()),
+            nodes: RwLock::default(),
+        }
+    }
+
+    /// The pool's name.
+    pub(crate) fn pool(&self) -> String {
+        self.pool.read().clone()
+    }
+
+    pub(crate) fn insert(&self, name: String, node: Arc<Node>) {
+        self.nodes.write().insert(name, node);
+    }
+
+    /// Takes these out, in one moment.
+    pub(crate) fn remove(&self, tree: &[(String, Arc<Node>)]) {
+        let mut nodes = self.nodes.write();
+        tree.iter().for_each(|(name, _)| drop(nodes.remove(name)));
+    }
+
+    /// Gives these other names, in one moment.
+    pub(crate) fn rename(&self, moved: &[Renamed]) {
+        let mut nodes = self.nodes.write();
+        moved.iter().for_each(|(old, ..)| drop(nodes.remove(old)));
+        for (_, new, node, record) in moved {
+            *node.record.write() = record.clone();
+            node.state.set_name(new);
+            nodes.insert(new.clone(), node.clone());
+        }
+    }
+
+    /// The pool has another name: all full names change.
+    pub(crate) fn rename_pool(&self, to: &str) {
+        let mut nodes = self.nodes.write();
+        let old: Vec<_> = nodes
+            .iter()
+            .map(|(name, node)| (name.clone(), node.clone()))
+            .collect();
+        *self.pool.write() = to.to_owned();
+        for (name, node) in old {
+            nodes.remove(&name);
+            let stored = node.record.read().name.clone();
+            let new = self.full_name(&stored);
+            node.state.set_name(&new);
+            nodes.insert(new, node);
+        }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes.read().get(name)
+    }
+
+    /// The same; `NotFound` without one.
+    pub(crate) fn node(&self, name: &str) -> Result<Arc<Node>, DatasetError> {
+        self.get(name)
+            .ok_or_else(|| DatasetError::NotFound(name.to_owned()))
+    }
+
+    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<Node>> {
+        self.nodes.read().by_number(number)
+    }
+
+    /// A dataset and all below it, by name (parents before children).
+    pub(crate) fn tree(&self, name: &str) -> Vec<(String, Arc<Node>)> {
+        self.nodes.read().tree(name)
+    }
+
+    /// All, or one and those below it, by name.
+    pub(crate) fn below(&self, name: Option<&str>) -> Result<Vec<(String, Arc<Node>)>, DatasetError> {
+        let Some(name) = name else { return Ok(self.all()) };
+        self.node(name)?;
+        Ok(self.tree(name))
+    }
+
+    /// All, by name.
+    pub(crate) fn all(&self) -> Vec<(String, Arc<Node>)> {
+        let nodes = self.nodes.read();
+        nodes
+            .iter()
+            .map(|(name, node)| (name.clone(), node.clone()))
+            .collect()
+    }
+
+    /// Those that are wanted, by name.
+    pub(crate) fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
+        let nodes = self.nodes.read();
+        let nodes = nodes.iter().map(|(_, node)| node);
+        nodes.filter(|node| wanted(node)).cloned().collect()
+    }
+
+    /// Whether there is one like that.
+    pub(crate) fn any(&self, wanted: impl Fn(&Node) -> bool) -> bool {
+        self.nodes.read().iter().any(|(_, node)| wanted(node))
+    }
+
+    /// Name and properties of a dataset and of each above it.
+    pub(crate) fn chain(&self, name: &str) -> Vec<(String, BTreeMap<String, String>)> {
+        let nodes = self.nodes.read();
+        std::iter::successors(Some(name), |name| crate::settings::parent(name))
+            .filter_map(|name| {
+                nodes
+                    .get(name)
+                    .map(|node| (name.to_owned(), node.record.read().properties.clone()))
+            })
+            .collect()
+    }
+
+    pub(crate) fn full_name(&self, stored: &str) -> String {
+        let pool = self.pool.read();
+        if stored.is_empty() {
+            pool.clone()
+        } else {
+            format!("{pool}/{stored}")
+        }
+    }
+
+    pub(crate) fn stored_name(&self, full: &str) -> Result<String, DatasetError> {
+        let pool = self.pool.read();
+        match full.strip_prefix(pool.as_str()) {
+            Some("") => Ok(String::new()),
+            Some(rest) if rest.starts_with('/') => Ok(rest[1..].to_owned()),
+            _ => Err(DatasetError::Refused(format!(
+                "'{full}' does not lie in pool '{pool}'"
+            ))),
+        }
     }
 }

@@ -3,9 +3,36 @@
 //!
 //! Invariant: from the counters of each dataset, in memory; nothing is walked.
 
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use terrace_device::format_size;
 
 use super::datasets::Datasets;
+
+/// Datasets of which retention held no checkpoint for want of room, by number, with what it would have had to set aside, bytes.
+#[derive(Default)]
+pub(crate) struct Unretained(Mutex<BTreeMap<u32, u64>>);
+
+impl Unretained {
+    /// Retention held one of a dataset (`None`), or had no room for so many bytes.
+    pub(crate) fn note(&self, number: u32, lacking_bytes: Option<u64>) {
+        let mut unretained = self.0.lock();
+        match lacking_bytes {
+            Some(bytes) => unretained.insert(number, bytes),
+            None => unretained.remove(&number),
+        };
+    }
+
+    /// Those that have a name still.
+    pub(crate) fn list(&self, name_of: impl Fn(u32) -> Option<String>) -> Vec<(String, u64)> {
+        let mut unretained = self.0.lock();
+        unretained.retain(|number, _| name_of(*number).is_some());
+        let lacking = unretained.iter();
+        lacking
+            .filter_map(|(number, bytes)| Some((name_of(*number)?, *bytes)))
+            .collect()
+    }
+}
 
 impl Datasets {
     /// What status, and whoever finds no room, is told of history that retention keeps, where that is `worth_bytes` or more; empty
@@ -13,14 +40,7 @@ impl Datasets {
     pub fn retained_in_words(&self, worth_bytes: u64) -> String {
         let mut keeping = Vec::new();
         let mut has_snapshots = false;
-        let nodes: Vec<_> = {
-            let registry = self.registry.read();
-            registry
-                .iter()
-                .map(|(name, node)| (name.clone(), node.clone()))
-                .collect()
-        };
-        for (name, node) in nodes {
+        for (name, node) in self.registry.all() {
             let held = node.state.held().read();
             let is_retained = held
                 .iter()

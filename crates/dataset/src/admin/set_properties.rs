@@ -3,14 +3,14 @@
 //! Invariants: a value is durable before it is in force; what inherits it has it at the same moment; figures such as `used` are read
 //! the same way and cannot be set.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use terrace_device::format_size;
 use terrace_store::Batch;
 
 use super::{
     datasets::{DatasetInfo, Datasets},
-    registry::Node,
+    node::Node,
 };
 use crate::{
     records::{DatasetRecord, Kind, keys},
@@ -89,7 +89,7 @@ impl Datasets {
     /// name too, and is in `all` once, as `size`; a dataset that has no such figure has `-`, so that many can be asked.
     pub fn get(&self, name: &str, property: &str) -> Result<Vec<PropertyValue>, DatasetError> {
         let info = self.info(name)?;
-        let chain = self.chain(name);
+        let chain = self.registry.chain(name);
         let figures = figures(&info);
         let is_figure = |name: &str| name == property || name == SIZE && is_size(property);
         if figure_names().into_iter().any(is_figure) {
@@ -123,7 +123,7 @@ impl Datasets {
     /// # Errors
     /// As of `set`, but for those of room, reservations and quotas.
     pub fn check_set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         self.checked(name, &node, property, value).map(drop)
     }
 
@@ -138,8 +138,8 @@ impl Datasets {
 
     /// Sets a property; in force at once for it and what inherits it.
     pub fn set(&self, name: &str, property: &str, value: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
-        let node = self.node(name)?;
+        let _admin = self.administer();
+        let node = self.registry.node(name)?;
         let value = self.checked(name, &node, property, value)?;
         let mut record = node.record.read().clone();
         record.properties.insert(property.to_owned(), value);
@@ -153,8 +153,8 @@ impl Datasets {
 
     /// Removes the value of a property, so that it is inherited or the default again.
     pub fn inherit(&self, name: &str, property: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
-        let node = self.node(name)?;
+        let _admin = self.administer();
+        let node = self.registry.node(name)?;
         properties::check_name(property).map_err(DatasetError::InvalidProperty)?;
         let mut record = node.record.read().clone();
         if record.properties.remove(property).is_none() {
@@ -171,7 +171,7 @@ impl Datasets {
         property: &str,
     ) -> Result<(), DatasetError> {
         if property == "reservation" {
-            let mut chain = self.chain(name);
+            let mut chain = self.registry.chain(name);
             if let Some(own) = chain.first_mut() {
                 own.1.clone_from(&record.properties);
             }
@@ -191,7 +191,7 @@ impl Datasets {
         let sequence = self.environment.store.commit(batch)?;
         self.environment.store.flush(sequence)?;
         *node.record.write() = record;
-        let tree = self.registry.read().tree(name);
+        let tree = self.registry.tree(name);
         self.apply_others(&tree)
     }
 
@@ -223,7 +223,7 @@ impl Datasets {
 
     /// Works out the settings of a dataset again; call it for all when the pool's tiers changed.
     pub(crate) fn apply_settings(&self, name: &str, node: &Node) {
-        let settings = properties::settings(&self.chain(name), &self.tiers());
+        let settings = properties::settings(&self.registry.chain(name), &self.tiers());
         node.state.usage().set_quota(settings.quota_bytes);
         if !node.state.usage().keep_reservation(settings.reservation_bytes) {
             tracing::warn!(
@@ -239,7 +239,7 @@ impl Datasets {
     pub(crate) fn check_reservation(&self, name: &str, bytes: u64) -> Result<(), DatasetError> {
         let mut above = Some(name);
         while let Some(at) = above {
-            let node = self.registry.read().get(at);
+            let node = self.registry.get(at);
             let quota = node.and_then(|node| node.state.settings().quota_bytes);
             if let Some(quota) = quota.filter(|quota| bytes > *quota) {
                 return Err(above_quota(name, bytes, at, quota));
@@ -247,7 +247,7 @@ impl Datasets {
             above = crate::settings::parent(at);
         }
         let usage_of = |name: &str| {
-            let node = self.registry.read().get(name);
+            let node = self.registry.get(name);
             node.map(|node| node.state.usage().clone())
         };
         // A new one takes it of the quotas above.
@@ -272,7 +272,7 @@ impl Datasets {
     /// The same seen from a quota that is to be set.
     fn check_quota(&self, name: &str, quota_bytes: Option<u64>) -> Result<(), DatasetError> {
         let Some(quota) = quota_bytes else { return Ok(()) };
-        let tree = self.registry.read().tree(name);
+        let tree = self.registry.tree(name);
         // What files have preallocated is written whatever the quota, as what is used already stays.
         let mut reserves = false;
         for (below, node) in tree {
@@ -282,7 +282,7 @@ impl Datasets {
                 return Err(above_quota(&below, reserved, name, quota));
             }
         }
-        let node = self.node(name)?;
+        let node = self.registry.node(name)?;
         let usage = node.state.usage();
         let taken = usage.taken_of_quotas_bytes();
         // More of it than now is welcome, though not enough.
@@ -300,13 +300,13 @@ impl Datasets {
 
     /// Whether what is renamed fits into the quotas that begin to count it.
     pub(crate) fn check_rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
-        let taken = self.node(from)?.state.usage().taken_of_quotas_bytes();
+        let taken = self.registry.node(from)?.state.usage().taken_of_quotas_bytes();
         let counts_it = |above: &&str| from.starts_with(&format!("{above}/"));
         let mut above =
             std::iter::successors(crate::settings::parent(to), |name| crate::settings::parent(name))
                 .take_while(|above| !counts_it(above));
         above.try_for_each(|above| {
-            let node = self.node(above)?;
+            let node = self.registry.node(above)?;
             let usage = node.state.usage();
             let left = |quota: u64| quota.saturating_sub(usage.taken_of_quotas_bytes());
             match usage.quota_bytes().map(left) {
@@ -328,18 +328,6 @@ impl Datasets {
             .tiers
             .into_iter()
             .map(|tier| tier.name)
-            .collect()
-    }
-
-    /// Name and properties of a dataset and of each above it.
-    pub(crate) fn chain(&self, name: &str) -> Vec<(String, BTreeMap<String, String>)> {
-        let registry = self.registry.read();
-        std::iter::successors(Some(name), |name| crate::settings::parent(name))
-            .filter_map(|name| {
-                registry
-                    .get(name)
-                    .map(|node| (name.to_owned(), node.record.read().properties.clone()))
-            })
             .collect()
     }
 }

@@ -1,10 +1,9 @@
-//! Pieces: how dirty pages are cut into chunks, and their way to the store.
+//! Chunking: how dirty pages are cut into chunks.
 //!
 //! Invariants: contiguous dirty blocks of an aligned 128 KiB become one chunk (or several, if the dataset wants smaller
 //! ones), a lone page its own small chunk; zero blocks become holes. Where the dataset has longer chunks for what does not
 //! compress, neighbours among the chunks of an aligned stretch of that length become one if none of them compresses: how equal content is
-//! cut hangs on the content alone, so that it is found again. Chunks are written with the right to the reserve,
-//! because room for them was taken when the data was accepted.
+//! cut hangs on the content alone, so that it is found again.
 
 use std::{borrow::Cow, iter::Peekable};
 

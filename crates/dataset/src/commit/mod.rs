@@ -1,4 +1,6 @@
 //! Commits: what is dirty is frozen, built into a batch, and handed to the store.
+//!
+//! Owns what is frozen and waits, and the rounds of those who wait for a commit ([`CommitQueue`]).
 
 mod build;
 mod build_regions;

@@ -1,4 +1,6 @@
 //! Counting what a commit makes of the preallocated ranges of one object.
+//!
+//! Invariant: it looks only at the regions that the commit changes, and at those of ranges that are new.
 
 use super::freeze::FrozenObject;
 use crate::{

@@ -1,5 +1,5 @@
-//! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is in `namespace*`, `data*`,
-//! `attributes*`, `acl` and `commit`.
+//! `Filesystem`: a dataset as a POSIX filesystem, live. The public face; the work is done by the parts of
+//! the `LiveDataset`.
 
 use super::live_dataset::{HasLive, LiveDataset};
 use crate::{

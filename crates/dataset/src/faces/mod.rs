@@ -1,4 +1,4 @@
-//! Faces: a dataset as a filesystem, a volume, a block device, or a state of the past.
+//! Faces: a dataset as a filesystem, a volume, a block device, or a state of the past. `LiveDataset` wires the parts of a live one.
 
 mod block_device;
 mod filesystem;

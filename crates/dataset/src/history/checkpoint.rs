@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use terrace_store::{Batch, Sequence, StoreError};
+use terrace_store::{Batch, Sequence};
 
 use crate::{
     admin::{Borrowed, Datasets, Node},
@@ -24,7 +24,9 @@ impl Datasets {
     /// does every `commit_interval`. Datasets with `durability=ram` are left out. Returns its number.
     /// Checkpoints that retention wants are held, those it lets go are given to the sweep.
     pub fn commit_all(&self) -> Result<u64, DatasetError> {
-        let nodes = self.nodes_where(|node| node.state.settings().durability != Durability::Ram);
+        let nodes = self
+            .registry
+            .nodes_where(|node| node.state.settings().durability != Durability::Ram);
         let (checkpoint, failed) = self.commit_what_can_be(nodes, |_| {});
         self.thin()?;
         failed.map_or(Ok(checkpoint), Err)
@@ -76,7 +78,7 @@ impl Datasets {
     /// that all have for writing. For who knows that it will not be better by itself.
     pub fn keep_stuck_from_changes(&self) {
         let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
-        for node in self.nodes_where(is_stuck) {
+        for node in self.registry.nodes_where(is_stuck) {
             node.state.keep_from_changes();
         }
     }
@@ -84,7 +86,7 @@ impl Datasets {
     /// Names of datasets whose commits fail again and again for metadata that cannot be read.
     pub fn stuck(&self) -> Vec<String> {
         let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
-        let nodes = self.nodes_where(is_stuck);
+        let nodes = self.registry.nodes_where(is_stuck);
         nodes.iter().map(|node| node.state.name().to_string()).collect()
     }
 
@@ -94,7 +96,7 @@ impl Datasets {
         if !self.environment.ahead.any_waits() {
             return false;
         }
-        let nodes = self.nodes_where(|_| true);
+        let nodes = self.registry.nodes_where(|_| true);
         let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
         let mut worked = false;
         for live in handles.iter().filter_map(Borrowed::live) {
@@ -120,7 +122,9 @@ impl Datasets {
         if !budget.wants_flush(0, 0) {
             return false;
         }
-        let kept = self.nodes_where(|node| node.state.settings().durability == Durability::Ram);
+        let kept = self
+            .registry
+            .nodes_where(|node| node.state.settings().durability == Durability::Ram);
         let (mut kept_bytes, mut kept_metadata_bytes) = (0, 0);
         let handles: Vec<_> = kept.iter().filter_map(Borrowed::of).collect();
         for live in handles.iter().filter_map(Borrowed::live) {
@@ -135,7 +139,7 @@ impl Datasets {
     pub fn commit_due(&self, interval_nanoseconds: u64) -> Result<u64, DatasetError> {
         let now = self.environment.clock.monotonic_nanoseconds();
         let wait = Cell::new(interval_nanoseconds);
-        let nodes = self.nodes_where(|node| {
+        let nodes = self.registry.nodes_where(|node| {
             let settings = node.state.settings();
             if settings.durability == Durability::Ram {
                 return false;
@@ -172,11 +176,11 @@ impl Datasets {
 
     /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
     pub fn save_all(&self) -> Result<(), DatasetError> {
-        let save = || self.close_checkpoint(self.nodes_where(|_| true), |_, _| Ok(()));
+        let save = || self.close_checkpoint(self.registry.nodes_where(|_| true), |_, _| Ok(()));
         // What an earlier commit could not write is made up for by the first try, what came later by the second.
         save().or_else(|_| save())?;
         // Numbers that nothing was changed under are nowhere else, and must not be given again.
-        let sequence = self.commit_with_facts(Batch::new())?;
+        let sequence = self.facts.commit(&self.environment.store, Batch::new())?;
         self.environment.store.flush(sequence)?;
         Ok(())
     }
@@ -199,19 +203,9 @@ impl Datasets {
                 keys.iter().any(|(first, last)| *first < to && *last >= from)
             })
         };
-        let nodes = self.nodes_where(|node| has_some(node.state.number()));
+        let nodes = self.registry.nodes_where(|node| has_some(node.state.number()));
         nodes.iter().for_each(|node| node.state.keep_from_changes());
         nodes.iter().map(|node| node.state.name().to_string()).collect()
-    }
-
-    pub(crate) fn nodes_where(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
-        self.registry
-            .read()
-            .iter()
-            .map(|(_, node)| node)
-            .filter(|node| wanted(node))
-            .cloned()
-            .collect()
     }
 
     /// Freezes `nodes` in one moment, commits them, and calls `held` with the number before any later change of
@@ -243,14 +237,5 @@ impl Datasets {
         held(checkpoint, &nodes)?;
         drop(locks);
         Ok((checkpoint, self.environment.store.newest()))
-    }
-
-    /// Commits a batch that makes or destroys something that is numbered, together with the pool's facts.
-    pub(crate) fn commit_with_facts(&self, mut batch: Batch) -> Result<Sequence, StoreError> {
-        // Held over the commit: an older state of the facts must not follow a newer one.
-        let mut facts = self.facts.lock();
-        facts.checkpoint = facts.checkpoint.max(self.checkpoints.current());
-        batch.put(keys::pool("facts"), facts.encode());
-        self.environment.store.commit(batch)
     }
 }

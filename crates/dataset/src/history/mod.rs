@@ -1,4 +1,4 @@
-//! History: checkpoints, snapshots, and the sweep that frees what nothing holds any more.
+//! History: checkpoints, snapshots, and the sweep that frees what nothing holds any more. Owns no lock.
 
 mod check;
 mod checkpoint;

@@ -234,9 +234,9 @@ impl Datasets {
         let may = needs == 0 || self.environment.store.available_bytes() >= all;
         if may {
             taken.set(all);
-            self.unretained.lock().remove(&node.state.number());
+            self.unretained.note(node.state.number(), None);
         } else {
-            self.unretained.lock().insert(node.state.number(), needs);
+            self.unretained.note(node.state.number(), Some(needs));
         }
         may
     }

@@ -42,16 +42,16 @@ impl Datasets {
     /// Takes the snapshot `DATASET@NAME`, with `recursive` also of every dataset below, all of the same moment.
     /// Durable when it returns. Returns the checkpoint.
     pub fn snapshot(&self, name: &str, recursive: bool, note: &str) -> Result<u64, DatasetError> {
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         let (dataset, snapshot) = split_snapshot(name)?;
         if note.len() > TEXT_BYTES_MAX {
             return Err(DatasetError::Refused(format!(
                 "the note is longer than {TEXT_BYTES_MAX} bytes"
             )));
         }
-        let own = self.node(dataset)?;
+        let own = self.registry.node(dataset)?;
         let nodes = match recursive {
-            true => self.registry.read().tree(dataset),
+            true => self.registry.tree(dataset),
             false => vec![(dataset.to_owned(), own)],
         };
         for (name, node) in &nodes {
@@ -94,7 +94,7 @@ impl Datasets {
                 batch.put(keys::counters(node.number()), counters.encode());
             }
         }
-        self.commit_with_facts(batch)?;
+        self.facts.commit(&self.environment.store, batch)?;
         for (node, record) in records {
             node.state.held().write().insert(checkpoint, record);
             if let Some(counters) = self.all_shared(node) {
@@ -130,13 +130,7 @@ impl Datasets {
     /// Lets go of the retained checkpoints that no rule keeps any more.
     pub(crate) fn thin(&self) -> Result<(), DatasetError> {
         let now = self.environment.now().seconds;
-        let nodes: Vec<_> = self
-            .registry
-            .read()
-            .iter()
-            .map(|(_, node)| node.clone())
-            .collect();
-        for node in nodes {
+        for (_, node) in self.registry.all() {
             let settings = node.state.settings();
             let retained: Vec<_> = {
                 let held = node.state.held().read();
@@ -198,7 +192,7 @@ impl Datasets {
         }
         let newest_gone = removed.iter().map(|(checkpoint, _)| *checkpoint).max();
         let recounted = newest_gone.and_then(|gone| self.shared_without(node, gone, &mut batch));
-        if let Err(error) = self.commit_with_facts(batch) {
+        if let Err(error) = self.facts.commit(&self.environment.store, batch) {
             let mut held = node.state.held().write();
             removed
                 .into_iter()
@@ -212,13 +206,7 @@ impl Datasets {
             node.state.usage().give_back();
             jobs.extend(job);
         }
-        let views = node.views.lock();
-        for (checkpoint, _) in &removed {
-            if let Some(view) = views.get(checkpoint).and_then(std::sync::Weak::upgrade) {
-                view.set_gone();
-            }
-        }
-        drop(views);
+        node.end_views(removed.iter().map(|(checkpoint, _)| *checkpoint));
         self.sweeper.add(jobs);
         Ok(())
     }
@@ -231,11 +219,11 @@ impl Datasets {
         recursive: bool,
         dry_run: bool,
     ) -> Result<DestroyReport, DatasetError> {
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         let (dataset, snapshot) = split_snapshot(name)?;
-        let own = self.node(dataset)?;
+        let own = self.registry.node(dataset)?;
         let tree = match recursive {
-            true => self.registry.read().tree(dataset),
+            true => self.registry.tree(dataset),
             false => vec![(dataset.to_owned(), own)],
         };
         let mut report = DestroyReport::default();
@@ -275,8 +263,8 @@ impl Datasets {
 
     /// Lets go of what retention does not keep (`terrace prune`); a dry run only lists.
     pub fn prune(&self, dataset: &str, dry_run: bool) -> Result<DestroyReport, DatasetError> {
-        let _admin = self.admin.lock();
-        let node = self.node(dataset)?;
+        let _admin = self.administer();
+        let node = self.registry.node(dataset)?;
         let now = self.environment.now().seconds;
         let retained: Vec<_> = {
             let held = node.state.held().read();
@@ -306,18 +294,7 @@ impl Datasets {
     /// All snapshots (and, with `retained`, checkpoints that retention holds) of all datasets, or of one and those
     /// below it, by dataset and age.
     pub fn snapshots(&self, below: Option<&str>, retained: bool) -> Result<Vec<SnapshotInfo>, DatasetError> {
-        let nodes = match below {
-            Some(name) => {
-                self.node(name)?;
-                self.registry.read().tree(name)
-            }
-            None => self
-                .registry
-                .read()
-                .iter()
-                .map(|(name, node)| (name.clone(), node.clone()))
-                .collect(),
-        };
+        let nodes = self.registry.below(below)?;
         let mut list = Vec::new();
         for (dataset, node) in nodes {
             for (checkpoint, record) in node.state.held().read().iter() {
@@ -351,7 +328,7 @@ impl Datasets {
 
     fn find_snapshot(&self, name: &str) -> Result<(Arc<Node>, String, u64), DatasetError> {
         let (dataset, snapshot) = split_snapshot(name)?;
-        let node = self.node(dataset)?;
+        let node = self.registry.node(dataset)?;
         let checkpoint = node.state.held().read().by_name(snapshot);
         let checkpoint = checkpoint.ok_or_else(|| DatasetError::NoSnapshot(name.to_owned()))?;
         Ok((node, dataset.to_owned(), checkpoint))
@@ -397,7 +374,7 @@ impl Datasets {
         name: &str,
         change: impl FnOnce(&mut Vec<String>) -> Result<(), DatasetError>,
     ) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         let (node, _, checkpoint) = self.find_snapshot(name)?;
         let mut record = {
             let held = node.state.held().read();
@@ -411,7 +388,7 @@ impl Datasets {
 
     /// Gives a snapshot another name within its dataset.
     pub fn rename_snapshot(&self, from: &str, to: &str) -> Result<(), DatasetError> {
-        let _admin = self.admin.lock();
+        let _admin = self.administer();
         let (node, dataset, checkpoint) = self.find_snapshot(from)?;
         let (to_dataset, snapshot) = split_snapshot(to)?;
         if to_dataset != dataset {

@@ -39,11 +39,7 @@ pub enum Progress {
 impl Datasets {
     /// Numbers a job and puts its record into the batch that makes it.
     pub(crate) fn new_sweep(&self, batch: &mut Batch, job: Job) -> (u64, Job) {
-        let number = {
-            let mut facts = self.facts.lock();
-            facts.next_sweep += 1;
-            facts.next_sweep - 1
-        };
+        let number = self.facts.next_sweep();
         batch.put(keys::sweep(number), job.encode());
         (number, job)
     }
@@ -259,13 +255,8 @@ impl Datasets {
 
     /// The first orphan to free of any dataset that said it has one.
     fn next_orphan(&self) -> Result<Option<OrphanCursor>, StoreError> {
-        let nodes: Vec<_> = self
-            .registry
-            .read()
-            .iter()
-            .map(|(_, node)| node.state.clone())
-            .collect();
-        for state in nodes {
+        for (_, node) in self.registry.all() {
+            let state = node.state.clone();
             // Lowered before looking, so that what is freed meanwhile raises it again.
             if !state.orphans_pending().swap(false, Ordering::SeqCst) {
                 continue;

@@ -1,5 +1,5 @@
 //! `DatasetState`: what one open dataset's live half and history half share: settings, counters, the held set, the
-//! commit lock; and `Live`, what the history half (and the mover) asks of the live half.
+//! commit lock.
 //!
 //! Invariants: everything that changes a dataset's records is built and committed under its commit lock, with the
 //! held set as it is then; the counters in RAM are those of the newest committed batch; no lock but the commit lock

@@ -1,4 +1,7 @@
 //! Live: the state of a dataset that is open, and what it is open in.
+//!
+//! Owns the commit lock and the held set ([`DatasetState`]), the gate and all that a freeze takes ([`DirtyEpoch`]), what is kept decoded
+//! ([`ObjectTable`]), and what all datasets of a pool share ([`Environment`]).
 
 mod dataset_state;
 mod dirty_epoch;

@@ -1,4 +1,6 @@
-//! Content and records that were let go of since the last freeze, and what the log has to take for them.
+//! `PendingFrees`: content and records that were let go of since the last freeze, and what the log has to take for them.
+//!
+//! Invariant: what is set aside for a commit is no longer pending for the log; its content is, until the counters do not count it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,6 @@
-//! Slots of streams that wait to be written ahead of their commit, and what was written ahead since the last freeze.
+//! `WriteAheadQueue`: slots of streams that wait to be written ahead of their commit, and what was written ahead since the last freeze.
+//!
+//! Invariant: who writes ahead holds `writing` in common, so that a freeze can wait for what is under way.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! Names: lookup, listing, and making objects.
+//! `Namespace`: names are made, and objects with them.
 //!
 //! Invariants: a directory's inode lock orders the changes of its names; what an operation must know from the
 //! records is read before the gate is entered; a name is visible only after its object is in RAM. The size of a

@@ -1,4 +1,6 @@
-//! Namespace: names, links, attributes and extended attributes of objects.
+//! Namespace: names, links, attributes and extended attributes of objects, and how long objects live.
+//!
+//! Owns the lock of renames between directories.
 
 mod lifetime;
 mod lookup;

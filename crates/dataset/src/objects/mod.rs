@@ -1,4 +1,6 @@
 //! Objects: one file or directory in RAM, its dirty content, and how it is used.
+//!
+//! Owns the inode lock and the state of each object, and the shards of the maps in which they are kept.
 
 mod cache_share;
 mod clock_cache;

@@ -1,4 +1,6 @@
 //! Quota: what datasets use, may use, and have been promised.
+//!
+//! Owns the links between datasets' usages, what is set aside for each, and the room that dirty data has taken.
 
 mod file_room;
 mod room_pool;

@@ -1,4 +1,4 @@
-//! Reading: content of objects and volumes, from memory or from chunks.
+//! Reading: content of objects and volumes, from memory or from chunks. Owns no lock.
 
 mod block_read;
 mod extents;

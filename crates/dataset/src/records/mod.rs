@@ -1,4 +1,5 @@
-//! Records: what a dataset keeps in the tree, in bytes, in its present and past versions.
+//! Records: what a dataset keeps in the tree, in bytes, in its present and past versions, and the door through which they are read
+//! ([`Records`]). Of locks only those of the list of sweep jobs and of the checkpoint counter.
 
 mod counters;
 mod dataset_record;

@@ -1,4 +1,6 @@
 //! Relayout: content that lies in an unfavourable manner is written anew.
+//!
+//! Owns the count of replacements of records ([`Relayouts`]).
 
 mod layout;
 mod placement;

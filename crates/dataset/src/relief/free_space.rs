@@ -71,7 +71,9 @@ impl Datasets {
         let store = &self.environment.store;
         let before = store.newest();
         // What could not be committed of one dataset is no reason not to go on.
-        let nodes = self.nodes_where(|node| node.state.settings().durability != Durability::Ram);
+        let nodes = self
+            .registry
+            .nodes_where(|node| node.state.settings().durability != Durability::Ram);
         if let Err(error) = self.close_checkpoint(nodes, |_, _| Ok(())) {
             tracing::debug!(%error, "a commit for room failed");
         }
@@ -205,7 +207,7 @@ impl Datasets {
     /// Only datasets that are open lay anything out.
     fn open_those(&self, fragments: &[Fragment]) {
         for of_one in fragments.chunk_by(|one, next| one.dataset == next.dataset) {
-            let node = self.registry.read().by_number(of_one[0].dataset);
+            let node = self.registry.by_number(of_one[0].dataset);
             let Some(node) = node.filter(|node| Borrowed::of(node).is_none()) else {
                 continue;
             };

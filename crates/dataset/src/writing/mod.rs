@@ -1,4 +1,6 @@
-//! Writing: content of objects changes: writes, discards, copies of ranges.
+//! Writing: content of objects changes; who has to wait for memory or room waits here, above the commits ([`Admission`]).
+//!
+//! Owns what it takes to know whether waiting is in vain, and the count of large writes.
 
 mod admission;
 mod copy_range;

@@ -1,6 +1,6 @@
 //! Preallocation: `fallocate` sets room aside for ranges of a file, and what is written there cannot be refused for want of it.
 //!
-//! Room for all blocks of a range that are not *own* ([`Preallocated`]) is set aside for the dataset, and some to work in for the files
+//! Room for all blocks of a range that are not *own* (`Preallocated`) is set aside for the dataset, and some to work in for the files
 //! of all datasets. A write to the range takes room as any other; where there is none, and where a quota leaves none, it may use what is
 //! set aside. The commit counts which blocks are own then, in the inode and in the counters of the dataset, and what stands for them is
 //! anybody's again.

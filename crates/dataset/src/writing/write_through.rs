@@ -204,7 +204,7 @@ impl WriteThrough {
         Ok(Some(through))
     }
 
-    /// Puts what was stored in its place, and the rest beside it, as [`write_object`](Self::write_object) does with content.
+    /// Puts what was stored in its place, and the rest beside it, as `ContentWriter::write_object` does with content.
     /// The caller holds the object's inode lock.
     pub(crate) fn put_through(
         &self,

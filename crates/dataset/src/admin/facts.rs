@@ -1,0 +1,107 @@
+//! Facts of the pool that must outlive what they count: the numbers that the next dataset and the next sweep job get.
+//!
+//! Invariant: an older state of the facts never follows a newer one: their lock is held over the commit that has them.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_codec::{DecodeError, Reader, Writer};
+use terrace_store::{Batch, Sequence, Store, StoreError};
+
+use crate::{
+    records::{Checkpoints, damaged, keys},
+    settings::DatasetError,
+};
+
+/// Pool-wide facts that must outlive what they count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// At least one more than every checkpoint in any record when this was written.
+    pub checkpoint: u64,
+    /// The number that the next dataset gets.
+    pub next_dataset: u32,
+    /// The number that the next background freeing gets.
+    pub next_sweep: u64,
+}
+
+impl Facts {
+    /// The value of their record.
+    pub fn encode(self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer
+            .varint(self.checkpoint)
+            .varint(u64::from(self.next_dataset))
+            .varint(self.next_sweep);
+        writer.into_bytes()
+    }
+
+    /// Reads a value.
+    pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(value);
+        let checkpoint = reader.varint("checkpoint")?;
+        let next_dataset = u32::try_from(reader.varint("next dataset")?)
+            .map_err(|_| DecodeError::Invalid("next dataset"))?;
+        let next_sweep = reader.varint("next sweep job")?;
+        reader.finish()?;
+        Ok(Self {
+            checkpoint,
+            next_dataset,
+            next_sweep,
+        })
+    }
+}
+
+/// The facts as they are now.
+pub(crate) struct PoolFacts {
+    facts: Mutex<Facts>,
+    checkpoints: Arc<Checkpoints>,
+}
+
+impl PoolFacts {
+    /// As they are recorded; of a new pool the first ones.
+    pub(crate) fn open(store: &dyn Store, next_sweep: u64) -> Result<Self, StoreError> {
+        let mut facts = match store.get(&keys::pool("facts"))? {
+            Some(value) => Facts::decode(&value).map_err(|cause| damaged("the pool's facts", &cause))?,
+            None => Facts {
+                checkpoint: 1,
+                next_dataset: 1,
+                next_sweep: 1,
+            },
+        };
+        facts.next_sweep = facts.next_sweep.max(next_sweep);
+        Ok(Self {
+            checkpoints: Arc::new(Checkpoints::new(facts.checkpoint)),
+            facts: Mutex::new(facts),
+        })
+    }
+
+    /// The pool-wide checkpoint counter.
+    pub(crate) fn checkpoints(&self) -> &Arc<Checkpoints> {
+        &self.checkpoints
+    }
+
+    /// A number for a dataset; it is used up.
+    pub(crate) fn next_dataset(&self) -> Result<u32, DatasetError> {
+        let mut facts = self.facts.lock();
+        let number = facts.next_dataset;
+        facts.next_dataset = number
+            .checked_add(1)
+            .ok_or_else(|| DatasetError::Refused("no dataset number is left".into()))?;
+        Ok(number)
+    }
+
+    /// A number for a sweep job; it is used up.
+    pub(crate) fn next_sweep(&self) -> u64 {
+        let mut facts = self.facts.lock();
+        facts.next_sweep += 1;
+        facts.next_sweep - 1
+    }
+
+    /// Commits a batch that makes or destroys something that is numbered, together with the facts.
+    pub(crate) fn commit(&self, store: &Arc<dyn Store>, mut batch: Batch) -> Result<Sequence, StoreError> {
+        let mut facts = self.facts.lock();
+        facts.checkpoint = facts.checkpoint.max(self.checkpoints.current());
+        batch.put(keys::pool("facts"), facts.encode());
+        store.commit(batch)
+    }
+}
