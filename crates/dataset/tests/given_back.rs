@@ -4,7 +4,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
 use terrace_dataset::{
@@ -20,10 +20,11 @@ const BLOCK: u64 = 4096;
 const LITTLE: u64 = 8 << 20;
 const MUCH: u64 = 1 << 30;
 
-/// A store in RAM that counts who was refused room: in a pool they wait until all was tried.
+/// A store in RAM that counts who was refused room: in a pool they wait until all was tried. Its reserve can be used up.
 struct Refusing {
     below: MemoryStore,
     refused: AtomicUsize,
+    is_reserve_used: AtomicBool,
 }
 
 impl Store for Refusing {
@@ -33,6 +34,10 @@ impl Store for Refusing {
         let result = self.below.reserve_beside(bytes, own);
         self.refused.fetch_add(usize::from(result.is_err()), Relaxed);
         result
+    }
+
+    fn is_reserve_left(&self, _eighths: u64) -> bool {
+        !self.is_reserve_used.load(Relaxed)
     }
 }
 
@@ -46,6 +51,7 @@ impl World {
         let store = Arc::new(Refusing {
             below: MemoryStore::new(size_bytes),
             refused: AtomicUsize::new(0),
+            is_reserve_used: AtomicBool::new(false),
         });
         let clock = Arc::new(ManualClock::new(1_000_000_000));
         let environment = Environment::new(store.clone() as Arc<dyn Store>, clock);
@@ -90,12 +96,16 @@ fn file(fs: &Filesystem, name: &str) -> Result<u64, FsError> {
     Ok(made.object)
 }
 
-fn set_size(fs: &Filesystem, object: u64, size: u64) {
+fn try_size(fs: &Filesystem, object: u64, size: u64) -> Result<(), FsError> {
     let change = SetAttributes {
         size: Some(size),
         ..SetAttributes::default()
     };
-    fs.set_attributes(&Context::root(), object, &change).unwrap();
+    fs.set_attributes(&Context::root(), object, &change).map(drop)
+}
+
+fn set_size(fs: &Filesystem, object: u64, size: u64) {
+    try_size(fs, object, size).unwrap();
 }
 
 /// A file with one block in each of its regions.
@@ -107,6 +117,24 @@ fn scattered(fs: &Filesystem, regions: u64) -> u64 {
     }
     fs.sync().unwrap();
     object
+}
+
+/// Writes blocks to a file until there is no room; how many.
+fn fill(fs: &Filesystem, object: u64) -> u64 {
+    let mut written = 0u64;
+    let write = |block: u64| {
+        let content = block.to_le_bytes().repeat(512);
+        fs.write(&Context::root(), object, block * BLOCK, &content, false)
+    };
+    // What was dirty had taken room beyond what it needed.
+    for _ in 0..2 {
+        while write(written).is_ok() {
+            written += 1;
+        }
+        fs.sync().unwrap();
+    }
+    assert!(written > 1000, "{written}");
+    written
 }
 
 fn mapped_bytes(fs: &Filesystem, object: u64) -> u64 {
@@ -288,20 +316,7 @@ fn on_a_full_pool_nobody_who_gives_back_waits_for_room() {
         file(&fs, &format!("f{number}")).unwrap();
     }
     let object = file(&fs, "data").unwrap();
-    let mut written = 0u64;
-    let write = |block: u64| {
-        let content = block.to_le_bytes().repeat(512);
-        fs.write(&root, object, block * BLOCK, &content, false)
-    };
-    while write(written).is_ok() {
-        written += 1;
-    }
-    fs.sync().unwrap();
-    while write(written).is_ok() {
-        written += 1;
-    }
-    fs.sync().unwrap();
-    assert!(written > 1000, "{written}");
+    let written = fill(&fs, object);
     assert_eq!(file(&fs, "another").unwrap_err(), FsError::NoSpace);
     let refused = world.store.refused.load(Relaxed);
     for number in 0..90 {
@@ -316,6 +331,61 @@ fn on_a_full_pool_nobody_who_gives_back_waits_for_room() {
     assert_eq!(world.store.refused.load(Relaxed), refused);
     fs.sync().unwrap();
     file(&fs, "another").unwrap();
+    fs.sync().unwrap();
+    drop(fs);
+    world.is_sound();
+}
+
+/// As many times as it takes until one in 64 has looked for room in vain.
+const OFTEN: u64 = 100;
+
+#[test]
+fn files_are_cut_to_the_size_they_have_when_the_reserve_is_used_up() {
+    let world = World::of(LITTLE);
+    let fs = world.filesystem();
+    let empty = file(&fs, "empty").unwrap();
+    let object = file(&fs, "data").unwrap();
+    let written = fill(&fs, object);
+    world.store.is_reserve_used.store(true, Relaxed);
+    let grown = try_size(&fs, object, (written + 1) * BLOCK);
+    assert_eq!(grown, Err(FsError::NoSpace), "it gives nothing back");
+    for _ in 0..OFTEN {
+        set_size(&fs, empty, 0);
+        set_size(&fs, object, written * BLOCK);
+    }
+    fs.sync().unwrap();
+    drop(fs);
+    world.is_sound();
+}
+
+#[test]
+fn what_no_snapshot_has_is_given_back_when_the_reserve_is_used_up() {
+    let world = World::of(LITTLE);
+    let fs = world.filesystem();
+    let root = Context::root();
+    let directory = |name: String| fs.make_directory(&root, ROOT, name.as_bytes(), 0o700);
+    directory("old directory".into()).unwrap();
+    let old = file(&fs, "old").unwrap();
+    fs.write(&root, old, 0, &[1; 4096], false).unwrap();
+    fs.sync().unwrap();
+    world.datasets.snapshot("pool/a@s", false, "").unwrap();
+    for number in 0..OFTEN {
+        directory(format!("d{number}")).unwrap();
+    }
+    let young = file(&fs, "young").unwrap();
+    let written = fill(&fs, young);
+    assert!(written > 2 * OFTEN);
+    world.store.is_reserve_used.store(true, Relaxed);
+    let punch = |object, block| fs.allocate(&root, object, AllocateMode::Punch, block * BLOCK, BLOCK);
+    let remove = |name: &str| fs.remove_directory(&root, ROOT, name.as_bytes()).map(drop);
+    assert_eq!(try_size(&fs, old, 0), Err(FsError::NoSpace));
+    assert_eq!(punch(old, 0), Err(FsError::NoSpace));
+    assert_eq!(remove("old directory"), Err(FsError::NoSpace));
+    for number in 0..OFTEN {
+        set_size(&fs, young, (written - number) * BLOCK);
+        punch(young, number).unwrap();
+        remove(&format!("d{number}")).unwrap();
+    }
     fs.sync().unwrap();
     drop(fs);
     world.is_sound();

@@ -77,6 +77,9 @@ impl Admission {
     }
 
     /// Works until there is `enough` room, or nothing more can be had; whether there is enough.
+    ///
+    /// # Errors
+    /// Of the devices. `NoSpace` is none: that what brings room back finds none for itself is an answer.
     pub(crate) fn make_room(&self, mut enough: impl FnMut() -> bool) -> Result<bool, StoreError> {
         let asked_at = self.space.need().turns();
         let _waiting = self.space.need().wait();
@@ -103,18 +106,31 @@ impl Admission {
         }
         let turn = self.space.need().begin_turn();
         state.begin_turn();
+        match self.rounds(&mut state, &mut enough) {
+            Ok(false) => state.note_in_vain(turn, self.catalog.newest()),
+            Err(StoreError::NoSpace) => {}
+            ended => return ended,
+        }
+        Ok(enough())
+    }
+
+    /// Rounds until there is enough room, or they bring nothing back any more; whether there is enough.
+    fn rounds(
+        &self,
+        state: &mut MutexGuard<'_, Maintenance>,
+        enough: &mut impl FnMut() -> bool,
+    ) -> Result<bool, StoreError> {
         let mut most = 0;
         let mut in_vain = 0;
-        while !self.round(&mut state, &mut enough)? {
+        while !self.round(state, enough)? {
             let now = self.pool.free_for_content() + self.space.need().taken();
             in_vain = if now > most { 0 } else { in_vain + 1 };
             most = most.max(now);
-            if in_vain == ROUNDS_IN_VAIN && self.compactor.pack(&mut state)? {
+            if in_vain == ROUNDS_IN_VAIN && self.compactor.pack(state)? {
                 in_vain = 0;
             }
             if in_vain == ROUNDS_IN_VAIN {
-                state.note_in_vain(turn, self.catalog.newest());
-                return Ok(enough());
+                return Ok(false);
             }
             // What it gives back: the log, and the tables that merges replaced.
             self.journal.start_checkpoint(&mut state.checkpoint);
@@ -144,9 +160,34 @@ impl Admission {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use terrace_store::{Batch, Store};
+    use terrace_meta::ExtentStorage;
+    use terrace_pool::{Request, SegmentKind, TierChoice};
+    use terrace_store::{Batch, Store, StoreError};
 
     use crate::{Options, durability::SLICE_BYTES, store_in_memory::store_in_memory};
+
+    #[test]
+    fn where_tables_find_no_room_there_is_none_to_be_had() {
+        let store = store_in_memory(64 << 20, Options::default());
+        let mut batch = Batch::new();
+        batch.put(vec![0x30], vec![7; 100]);
+        store.commit(batch).unwrap();
+        let request = Request {
+            choice: TierChoice::Fastest,
+            kind: SegmentKind::Metadata,
+            avoid: &[],
+            garbage: &[],
+            leave_free: 0,
+        };
+        while store.pool().allocate(&request).is_ok() {}
+        while store.handles().meta.write(&[7; 4096]).is_ok() {}
+        let refused = store.checkpoint().unwrap_err();
+        assert!(matches!(refused, StoreError::NoSpace), "{refused}");
+        assert!(!store.restore_reserve(1).unwrap());
+        let refused = store.reserve(1 << 20).unwrap_err();
+        assert!(matches!(refused, StoreError::NoSpace), "{refused}");
+        assert!(store.stopped().is_none());
+    }
 
     #[test]
     fn who_is_refused_has_waited_for_what_is_being_merged() {

@@ -285,7 +285,11 @@ impl Filesystem {
         }
         live.xattrs.load_xattrs(&object)?;
         match mode {
-            AllocateMode::Punch => live.admission.take_metadata_always(1, OfReserve::Removals)?,
+            AllocateMode::Punch => {
+                let is_young = || live.lifetimes.is_young(&object);
+                live.admission
+                    .take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
+            }
             // What it promises finds its room by itself.
             _ => live.admission.take_metadata_always(1, OfReserve::Changes)?,
         }

@@ -30,11 +30,7 @@ impl Namespace {
         if name == b"." || name == b".." {
             return Err(FsError::IsDirectory);
         }
-        let is_young = || {
-            let found = self.directories.find(&directory, name).ok().flatten();
-            let victim = found.and_then(|target| self.table.object(target.object).ok());
-            victim.is_some_and(|victim| self.lifetimes.is_young(&victim))
-        };
+        let is_young = || self.is_young_by_name(&directory, name);
         self.admission
             .take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
         let attributes = {
@@ -67,6 +63,13 @@ impl Namespace {
         }
         self.commits.settle()?;
         Ok(attributes)
+    }
+
+    /// Whether there is an object of this name, and no past state has it.
+    fn is_young_by_name(&self, directory: &Arc<Object>, name: &[u8]) -> bool {
+        let found = self.directories.find(directory, name).ok().flatten();
+        let object = found.and_then(|target| self.table.object(target.object).ok());
+        object.is_some_and(|object| self.lifetimes.is_young(&object))
     }
 
     /// The object that is to lose a name, if the caller may do that.
@@ -103,7 +106,9 @@ impl Namespace {
             _ if name.len() > NAME_BYTES_MAX => return Err(FsError::NameTooLong),
             _ => {}
         }
-        self.admission.take_metadata_always(1, OfReserve::Removals)?;
+        let is_young = || self.is_young_by_name(&directory, name);
+        self.admission
+            .take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
         let attributes = loop {
             self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
             let target = self

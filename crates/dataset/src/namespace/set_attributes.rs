@@ -28,12 +28,16 @@ impl Namespace {
         if loads {
             self.xattrs.load_xattrs(&object)?;
         }
-        let is_shorter = |size: u64| size < object.state.lock().inode.size;
-        let part = match change.size.is_some_and(is_shorter) {
-            true => OfReserve::Removals,
-            false => OfReserve::Changes,
-        };
-        self.admission.take_metadata_always(1, part)?;
+        // To the size that it has, too: what is preallocated behind the end comes back.
+        let is_cut = |size: u64| size <= object.state.lock().inode.size;
+        match change.size.is_some_and(is_cut) {
+            true => {
+                let is_young = || self.lifetimes.is_young(&object);
+                self.admission
+                    .take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
+            }
+            false => self.admission.take_metadata_always(1, OfReserve::Changes)?,
+        }
         let attributes = {
             let _inode = object.inode_lock.write();
             self.check_change(context, &object, change)?;

@@ -187,7 +187,7 @@ impl Run {
             let model = model.and_then(|()| stripped(tree, object, strips));
             Done::of(result, model, vec![object])
                 .stamping(&[(object, Change::Content)])
-                .freeing(new == 0)
+                .freeing(new <= size)
         })
     }
 
@@ -219,7 +219,9 @@ impl Run {
                 AllocateMode::Reserve { keep_size } => tree.preallocate(object, offset, length, !keep_size),
             };
             let model = model.and_then(|()| stripped(tree, object, strips));
-            Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
+            Done::of(result, model, vec![object])
+                .stamping(&[(object, Change::Content)])
+                .freeing(mode == AllocateMode::Punch)
         })
     }
 
