@@ -70,7 +70,7 @@ pub(crate) struct Journal {
     pub(super) catalog: Arc<Catalog>,
     pub(super) writer: Arc<SegmentWriter>,
     /// The version of the pool.
-    pub(super) format: crate::encoding::Format,
+    pub(super) format: Format,
     pub(super) group: Mutex<GroupState>,
     pub(super) flushed: Condvar,
     pub(super) end: EndOfLog,
@@ -78,6 +78,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Of these parts.
+    #[expect(clippy::too_many_arguments, reason = "it is put together once")]
     pub(crate) fn new(
         handles: &Handles,
         stop: &Arc<Stop>,

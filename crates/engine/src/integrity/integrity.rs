@@ -46,7 +46,7 @@ pub(crate) enum ScrubStep {
     Worked,
     /// It has read everything.
     Done {
-        found: ScrubStatus,
+        found: Box<ScrubStatus>,
         /// The devices that lacked content when it began, and have it now but for what had no room.
         behind_before: Vec<u16>,
     },
@@ -176,7 +176,7 @@ impl Integrity {
             self.events.add("scrub", &short);
         }
         ScrubStep::Done {
-            found,
+            found: Box::new(found),
             behind_before: self.scrub.behind_before(),
         }
     }

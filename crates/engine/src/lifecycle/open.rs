@@ -54,13 +54,16 @@ pub(crate) fn rehearsal_devices(spec: &PoolSpec, planned: &[JoiningDevice]) -> V
     tiers
 }
 
+/// Names and values.
+type Properties<'a> = Vec<(&'a str, &'a str)>;
+
 /// Makes a pool on devices that are open, one list for each tier of the spec; with the properties that its root is to have.
 pub(crate) fn create_pool<'a>(
     spec: &'a PoolSpec,
     devices: Vec<Vec<Arc<dyn Device>>>,
     force: bool,
     options: &OpenOptions,
-) -> Result<(Arc<Pool>, Vec<(&'a str, &'a str)>), EngineError> {
+) -> Result<(Arc<Pool>, Properties<'a>), EngineError> {
     let mut pool_properties = std::collections::BTreeMap::new();
     let mut dataset_properties = Vec::new();
     for (name, value) in &spec.properties {
