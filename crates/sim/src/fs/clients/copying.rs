@@ -134,7 +134,7 @@ impl Run {
         let words = format!("punch {length} bytes at {offset} out of what was copied to {object}");
         self.call(index, &words, |fs, tree| {
             let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, offset, length);
-            Done::of(result, tree.zero(object, offset, length, false), vec![object])
+            Done::of(result, tree.punch(object, offset, length), vec![object])
         })
     }
 
