@@ -221,7 +221,8 @@ impl Run {
             let model = model.and_then(|()| stripped(tree, object, strips));
             Done::of(result, model, vec![object])
                 .stamping(&[(object, Change::Content)])
-                .freeing(mode == AllocateMode::Punch)
+                // The edges of a hole that is not of whole blocks are written.
+                .freeing(mode == AllocateMode::Punch && offset % 4096 == 0 && length % 4096 == 0)
         })
     }
 
