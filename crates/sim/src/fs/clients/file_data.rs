@@ -219,10 +219,7 @@ impl Run {
                 AllocateMode::Reserve { keep_size } => tree.preallocate(object, offset, length, !keep_size),
             };
             let model = model.and_then(|()| stripped(tree, object, strips));
-            Done::of(result, model, vec![object])
-                .stamping(&[(object, Change::Content)])
-                // The edges of a hole that is not of whole blocks are written.
-                .freeing(mode == AllocateMode::Punch && offset % 4096 == 0 && length % 4096 == 0)
+            Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
         })
     }
 
