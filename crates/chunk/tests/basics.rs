@@ -130,7 +130,7 @@ fn a_hint_goes_with_its_chunk_unless_it_lately_leads_to_another() {
 #[test]
 fn background_work_rests_the_less_the_more_garbage_there_is() {
     let (_, _, store) = small(80);
-    let mut courtesies = vec![store.courtesy()];
+    let mut courtesies = vec![store.throttle_share()];
     for round in 0..2u64 {
         let contents: Vec<Vec<u8>> = (0..160).map(|n| noise(round * 1000 + n, 131_072)).collect();
         let refs: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
@@ -139,14 +139,14 @@ fn background_work_rests_the_less_the_more_garbage_there_is() {
         ids.iter().for_each(|id| batch.reference(*id, -1));
         let sequence = store.commit(batch).unwrap();
         store.flush(sequence).unwrap();
-        courtesies.push(store.courtesy());
+        courtesies.push(store.throttle_share());
     }
     // 20 MiB of garbage beside some 55 that are free, then 40 beside 35.
     assert!(courtesies[0] > 0.9, "{courtesies:?}");
     assert!((0.3..0.8).contains(&courtesies[1]), "{courtesies:?}");
     assert_eq!(courtesies[2], 0.0);
     settle(&store);
-    assert!(store.courtesy() > 0.9, "{}", store.courtesy());
+    assert!(store.throttle_share() > 0.9, "{}", store.throttle_share());
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn what_nothing_refers_to_is_freed_and_its_segments_are_used_again() {
         assert!(store.space().pending_free_bytes > 10 << 20);
         store.flush(sequence).unwrap();
         settle(&store);
-        assert!(store.courtesy() > 0.9, "{}", store.courtesy());
+        assert!(store.throttle_share() > 0.9, "{}", store.throttle_share());
         assert_eq!(store.space().chunks, 0);
         assert_eq!(store.space().pending_free_bytes, 0);
         assert!(matches!(store.read_chunk(ids[0]), Err(StoreError::NoChunk(_))));

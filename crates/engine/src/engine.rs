@@ -367,18 +367,18 @@ impl Engine {
     }
 
     /// What `status`, and whoever finds no room, is told of history that retention keeps; empty where it is next to nothing.
-    pub fn retained_in_words(&self) -> String {
+    pub fn describe_retained(&self) -> String {
         self.status.describe_retained()
     }
 
     /// What `status`, and whoever finds no room, is told of devices that take nothing new although they are there; empty if
     /// there are none.
-    pub fn set_aside_in_words(&self) -> String {
+    pub fn describe_set_aside(&self) -> String {
         self.devices.goals.describe_set_aside()
     }
 
     /// What `status` says while devices are behind; empty if none is.
-    pub fn behind_in_words(&self) -> String {
+    pub fn describe_behind(&self) -> String {
         self.devices.resilver.describe_behind()
     }
 

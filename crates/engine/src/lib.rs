@@ -23,7 +23,7 @@ mod status;
 pub mod fuzzing;
 
 pub use devices::{
-    AddedDevice, JoiningDevice, LeavingPlan, TierPlace, describe_lost_device, shortage_in_words,
+    AddedDevice, JoiningDevice, LeavingPlan, TierPlace, describe_lost_device, describe_shortage,
 };
 pub use engine::{Engine, rebuild_pool as rebuild};
 pub use error::EngineError;
@@ -32,7 +32,7 @@ pub use lifecycle::{FormatNews, OpenOptions, PoolSpec, RewindOutlook, TierSpec};
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltDataset, RebuiltFile};
 pub use reporting::{
     DatasetStatus, DeviceStatus, Entry, IoCounters, JobStatus, KeepEvents, LostStatus, MemoryStatus,
-    SCRUB_JOB, ScrubStatus, ScrubbedDevice, Status, TierStatus, Unwritten, durability_in_words, loss_window,
+    SCRUB_JOB, ScrubStatus, ScrubbedDevice, Status, TierStatus, Unwritten, describe_durability, loss_window,
     rfc3339,
 };
 pub use terrace_chunk::{FORMAT_NEWEST, Plight};

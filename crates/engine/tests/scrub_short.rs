@@ -128,7 +128,7 @@ fn a_scrub_that_finds_no_room_for_what_a_missing_device_had_goes_on() {
     let found = rig.scrub();
     assert!(found.unmended > 0 && found.repaired > 0, "{found:?}");
     assert_eq!(found.lost(), 0, "{found:?}");
-    let words = found.short_in_words("tank");
+    let words = found.describe_short("tank");
     assert!(
         words.contains("no room") && words.contains("pool add tank"),
         "{words}"

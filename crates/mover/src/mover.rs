@@ -457,7 +457,7 @@ impl Mover {
         let mut failed = match &result {
             Err(StoreError::Stopped(_)) => None,
             Ok(_) => work.unread.take(),
-            Err(StoreError::NoSpace) if is_full => Some(self.no_room_in_words(inner, work.job.target)),
+            Err(StoreError::NoSpace) if is_full => Some(self.describe_no_room(inner, work.job.target)),
             Err(error) => Some(error.to_string()),
         };
         let for_pin = failed.is_some() && is_for_pin(inner, &self.datasets, &work.job);

@@ -93,7 +93,7 @@ impl Content {
     }
 
     fn of_ends(ends: &Ends) -> Option<Self> {
-        let words = magics::recognise(ends).or_else(|| ends.unknown_in_words())?;
+        let words = magics::recognise(ends).or_else(|| ends.describe_unknown())?;
         Some(Self { words, pool: None })
     }
 }

@@ -90,7 +90,7 @@ impl Compactor {
     }
 
     /// The same at leisure: no faster than the rate of its tier, as long as nobody waits for the room.
-    pub(super) fn compact_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+    pub(super) fn compact_throttled(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         if self.space.need().is_felt() || self.space.is_short_of_room() {
             return self.compact_step(state);
         }

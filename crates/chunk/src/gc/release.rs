@@ -166,7 +166,7 @@ impl Reclaimer {
     }
 
     /// The same where nobody waits for the room.
-    pub(super) fn release_at_leisure(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
+    pub(super) fn release_throttled(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         let any = !self.ledger.lock().freeing.is_empty();
         let after = match self.space.has_room_to_wait() {
             true => BESIDE_READERS,

@@ -218,9 +218,9 @@ impl Collector {
             || self.relocator.repair_step()?
             || self.reclaimer.give_up_empty()?
             || self.compactor.compact_pressed(state, pressed_free)?
-            || self.reclaimer.release_at_leisure(state)?
+            || self.reclaimer.release_throttled(state)?
             || self.merger.merge_step()
-            || self.compactor.compact_at_leisure(state)?
+            || self.compactor.compact_throttled(state)?
             || self.merger.compact_metadata(state)?
             || self.merger.mirror_metadata(state)
             || self.reclaimer.discard_released(state);

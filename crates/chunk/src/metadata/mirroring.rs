@@ -234,7 +234,7 @@ impl MetaStorage {
         to: SegmentId,
     ) -> Result<(), ExtentError> {
         if !copies.iter().any(|copy| self.pool.has_segment(copy)) {
-            return Err(alone_in_words(copies, "which is missing"));
+            return Err(describe_alone(copies, "which is missing"));
         }
         let mut buffer = AlignedBuffer::with_capacity(PIECE as usize);
         for offset in (0..u64::from(self.pool.segment_bytes())).step_by(PIECE as usize) {
@@ -249,7 +249,7 @@ impl MetaStorage {
                     break;
                 }
             }
-            read.map_err(|error| alone_in_words(copies, &format!("which cannot be read ({error})")))?;
+            read.map_err(|error| describe_alone(copies, &format!("which cannot be read ({error})")))?;
             self.pool.write(to, offset, &buffer).map_err(extent_error)?;
         }
         self.pool.flush(&[to.device]).map_err(extent_error)
@@ -295,7 +295,7 @@ impl State {
 }
 
 /// Why a segment of metadata cannot be copied off these devices.
-fn alone_in_words(copies: Copies, cause: &str) -> ExtentError {
+fn describe_alone(copies: Copies, cause: &str) -> ExtentError {
     let on: Vec<String> = copies.iter().map(|copy| copy.device.to_string()).collect();
     ExtentError::Failed(format!(
         "metadata lies on device {} alone, {cause}: there was no room on another one; bring the device back, or save what is left \

@@ -58,7 +58,7 @@ impl SpaceView {
 
     /// Whether this store's own work can wait.
     fn has_time(&self) -> bool {
-        self.options.threads > 0 && !self.need.is_felt() && self.courtesy_of_pool() > 0.0
+        self.options.threads > 0 && !self.need.is_felt() && self.throttle_share_of_pool() > 0.0
     }
 
     /// The same, and no tier will soon need what is given up.

@@ -98,14 +98,14 @@ impl SpaceView {
 
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users
     /// would soon have to wait for it. The more garbage there is beside what is free, the less.
-    pub(crate) fn courtesy(&self) -> f64 {
+    pub(crate) fn throttle_share(&self) -> f64 {
         let rooms = self.tier_rooms();
-        let tiers = rooms.iter().map(TierRoom::courtesy);
-        tiers.fold(self.courtesy_of_pool(), f64::min)
+        let tiers = rooms.iter().map(TierRoom::throttle_share);
+        tiers.fold(self.throttle_share_of_pool(), f64::min)
     }
 
     /// The same, whichever tier the free room is on.
-    pub(super) fn courtesy_of_pool(&self) -> f64 {
+    pub(super) fn throttle_share_of_pool(&self) -> f64 {
         if self.is_loaded() || self.is_short_of_room() {
             return 0.0;
         }

@@ -67,7 +67,7 @@ impl TierRoom {
     }
 
     /// 1: there is no hurry, 0: it is pressed.
-    pub fn courtesy(&self) -> f64 {
+    pub fn throttle_share(&self) -> f64 {
         if !self.is_worth_it() {
             return 1.0;
         }
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn what_is_worth_it_is_brought_back_the_sooner_the_less_is_free() {
-        assert!(!room(30, 60).is_short() && room(30, 60).courtesy() >= 1.0);
-        let courtesies: Vec<f64> = (4..24).map(|free| room(free, 60).courtesy()).collect();
+        assert!(!room(30, 60).is_short() && room(30, 60).throttle_share() >= 1.0);
+        let courtesies: Vec<f64> = (4..24).map(|free| room(free, 60).throttle_share()).collect();
         assert!(
             courtesies.is_sorted()
                 && courtesies
@@ -142,9 +142,9 @@ mod tests {
                     .any(|courtesy| *courtesy > 0.2 && *courtesy < 0.8)
         );
         assert!(room(11, 60).is_short() && !room(11, 60).is_pressed() && room(8, 60).is_pressed());
-        assert!(room(4, 60).is_out() && !room(5, 60).is_out() && room(5, 60).courtesy() <= 0.0);
+        assert!(room(4, 60).is_out() && !room(5, 60).is_out() && room(5, 60).throttle_share() <= 0.0);
         // A tier that is full of what lives waits for nobody in vain.
-        assert!(!room(4, 10).is_out() && !room(4, 10).is_pressed() && room(4, 10).courtesy() >= 1.0);
+        assert!(!room(4, 10).is_out() && !room(4, 10).is_pressed() && room(4, 10).throttle_share() >= 1.0);
         assert!(room(4, 10).is_above(0.85) && !room(4, 60).is_above(0.85));
     }
 

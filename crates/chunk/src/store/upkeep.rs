@@ -43,8 +43,8 @@ impl ChunkStore {
 
     /// How much of its usual rest background work may take while users do something: 1 all of it, 0 none, since users
     /// would soon have to wait for it. The more garbage there is beside what is free, the less.
-    pub fn courtesy(&self) -> f64 {
-        self.space.courtesy()
+    pub fn throttle_share(&self) -> f64 {
+        self.space.throttle_share()
     }
 
     /// Room for what lands until garbage has to be brought back for it, bytes.

@@ -215,8 +215,8 @@ impl Daemon {
     fn with_what_takes_room(&self, mut failure: Failure) -> Failure {
         if failure.why.contains("the pool is full") {
             let more = [
-                self.pool.engine().set_aside_in_words(),
-                self.pool.engine().retained_in_words(),
+                self.pool.engine().describe_set_aside(),
+                self.pool.engine().describe_retained(),
             ];
             for words in more.iter().filter(|words| !words.is_empty()) {
                 failure.remedy = format!("{}; {words}", failure.remedy);

@@ -37,7 +37,7 @@ impl Unretained {
 impl Datasets {
     /// What status, and whoever finds no room, is told of history that retention keeps, where that is `worth_bytes` or more; empty
     /// else. It is content as it was written, and what snapshots hold as well is not told apart from it.
-    pub fn retained_in_words(&self, worth_bytes: u64) -> String {
+    pub fn describe_retained(&self, worth_bytes: u64) -> String {
         let mut keeping = Vec::new();
         let mut has_snapshots = false;
         for (name, node) in self.registry.all() {

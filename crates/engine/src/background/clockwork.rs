@@ -116,7 +116,7 @@ impl Clockwork {
             requests: self.environment.foreground.requests(),
             free_bytes: self.chunks.landing_bytes(),
             is_pressed: self.chunks.is_pressed(),
-            courtesy: self.chunks.courtesy(),
+            courtesy: self.chunks.throttle_share(),
         }
     }
 

@@ -352,7 +352,7 @@ pub(crate) fn by_tier(made: &[Made], sizes: impl IntoIterator<Item = usize>) -> 
 }
 
 /// What is said of devices that are to take more than the filesystem under them has free; empty if they are not.
-pub fn shortage_in_words<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
+pub fn describe_shortage<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
     let shortages = HostShortage::of(specs).into_iter();
     let words: Vec<String> = shortages.map(|shortage| shortage.to_string()).collect();
     words.join("; ")

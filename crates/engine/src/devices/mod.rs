@@ -14,7 +14,7 @@ mod resilver;
 mod resilver_job;
 mod tiers;
 
-pub use joining::{AddedDevice, JoiningDevice, shortage_in_words};
+pub use joining::{AddedDevice, JoiningDevice, describe_shortage};
 pub use plan::{LeavingPlan, describe_lost_device};
 pub use tiers::TierPlace;
 

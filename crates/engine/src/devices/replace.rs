@@ -10,7 +10,7 @@ use terrace_device::{Device, DeviceSpec, format_size};
 use terrace_pool::{DeviceInfo, DeviceState, SegmentRange};
 
 use super::{
-    device_manager::DeviceManager, drain::Drains, goals::Goal, joining::shortage_in_words, plan::LeavingPlan,
+    device_manager::DeviceManager, drain::Drains, goals::Goal, joining::describe_shortage, plan::LeavingPlan,
 };
 use crate::EngineError;
 
@@ -28,7 +28,7 @@ impl DeviceManager {
         let mut plan = self.plans.leaving(info, self.plans.joining_bytes(size_bytes));
         if plan.obstacle.is_empty() {
             self.drains.check_stays(info.number)?;
-            let shortage = shortage_in_words(std::slice::from_ref(new));
+            let shortage = describe_shortage(std::slice::from_ref(new));
             let warnings = [plan.warning, shortage]
                 .into_iter()
                 .filter(|words| !words.is_empty());

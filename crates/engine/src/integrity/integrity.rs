@@ -171,7 +171,7 @@ impl Integrity {
             return ScrubStep::Worked;
         };
         self.read_errors.scrubbed(&self.chunks);
-        let short = found.short_in_words(&self.pool.name());
+        let short = found.describe_short(&self.pool.name());
         if !short.is_empty() {
             self.events.add("scrub", &short);
         }

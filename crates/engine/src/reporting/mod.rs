@@ -11,7 +11,7 @@ mod words;
 pub use event_log::{Entry, KeepEvents, Unwritten, rfc3339};
 pub use status::{
     DatasetStatus, DeviceStatus, IoCounters, JobStatus, LostStatus, MemoryStatus, SCRUB_JOB, ScrubStatus,
-    ScrubbedDevice, Status, TierStatus, durability_in_words, loss_window,
+    ScrubbedDevice, Status, TierStatus, describe_durability, loss_window,
 };
 
 pub(crate) use alarms::Alarms;

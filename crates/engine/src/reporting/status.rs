@@ -275,7 +275,7 @@ impl ScrubStatus {
     }
 
     /// What had no room, and what helps; empty if nothing lacked any.
-    pub fn short_in_words(&self, pool: &str) -> String {
+    pub fn describe_short(&self, pool: &str) -> String {
         let mut what = Vec::new();
         if self.unmended > 0 {
             what.push(format!(
@@ -358,7 +358,7 @@ pub fn loss_window(durability: Durability, interval: Duration) -> Option<Duratio
 }
 
 /// What a durability means, for people; `interval` is the effective `commit_interval`.
-pub fn durability_in_words(durability: Durability, interval: Duration) -> String {
+pub fn describe_durability(durability: Durability, interval: Duration) -> String {
     let interval = format_duration(interval);
     match durability {
         Durability::Ram => "kept in memory only: lost on a crash, saved when the pool is stopped".into(),

@@ -130,7 +130,7 @@ impl StatusBuilder {
         let segment = u64::from(self.pool.segment_bytes());
         let size = self.pool.total_segments() * segment;
         self.datasets
-            .retained_in_words((size / RETAINED_PART).max(segment))
+            .describe_retained((size / RETAINED_PART).max(segment))
     }
 
     fn tier_status(&self) -> Vec<TierStatus> {

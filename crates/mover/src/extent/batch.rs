@@ -151,7 +151,7 @@ impl Mover {
                     return Ok(WAY_PAUSE);
                 }
                 Way::Full => {
-                    let cause = self.hotter_in_words(inner, &work.job);
+                    let cause = self.describe_hotter(inner, &work.job);
                     work.job.fail(cause);
                     return Ok(0);
                 }
@@ -320,7 +320,7 @@ impl Mover {
         let name = |tier: u8| tier_name(inner, tier).to_owned();
         let moved_bytes = job.done_bytes;
         let Some(cause) = job.left.failure(moved_bytes, &name(job.target), name) else {
-            job.reason.push_str(&job.left.pinned_in_words());
+            job.reason.push_str(&job.left.describe_pinned());
             job.finish();
             return None;
         };

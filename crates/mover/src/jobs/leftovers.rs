@@ -74,12 +74,12 @@ impl Left {
             format_size(unread),
             stays.join(", "),
             format_size(there),
-            self.pinned_in_words()
+            self.describe_pinned()
         ))
     }
 
     /// What stays for a pin, for people: empty if nothing does.
-    pub(crate) fn pinned_in_words(&self) -> String {
+    pub(crate) fn describe_pinned(&self) -> String {
         match self.pinned_bytes {
             0 => String::new(),
             bytes => format!(
@@ -123,9 +123,9 @@ mod tests {
         left.pinned(1 << 20);
         assert!(left != Left::default() && left.failure(9 << 20, "ssd", name).is_none());
         assert!(
-            left.pinned_in_words().contains("1M"),
+            left.describe_pinned().contains("1M"),
             "{}",
-            left.pinned_in_words()
+            left.describe_pinned()
         );
         left.unreadable(1, 2 << 20);
         left.lost(4096);

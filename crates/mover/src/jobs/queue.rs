@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The lowest `rate_limit` of the tiers that a job moves between, as far as these are known.
-fn limit_in_words(inner: &Inner, id: u64, active: &Active) -> String {
+fn describe_limit(inner: &Inner, id: u64, active: &Active) -> String {
     let mut tiers = active.tiers;
     if active.job.kind.migrates() {
         tiers |= tier_bit(active.job.source) | tier_bit(active.job.target);
@@ -38,7 +38,7 @@ fn limit_in_words(inner: &Inner, id: u64, active: &Active) -> String {
 pub(crate) const AWAITS_WINDOW: &str = "waiting for its window";
 
 /// Which window a job waits for, and when that opens; the words as they are if none is closed any more.
-fn window_in_words(inner: &Inner, job: &Job, minute: u32) -> String {
+fn describe_window(inner: &Inner, job: &Job, minute: u32) -> String {
     let closed = [job.source, job.target]
         .into_iter()
         .find(|tier| !in_window(&inner.policies, *tier, minute));
@@ -62,10 +62,10 @@ impl Mover {
         let now = self.environment.clock.monotonic_nanoseconds();
         let minute = minute_of_day(self.environment.clock.now_nanoseconds());
         let info = inner.jobs.iter().map(|(id, active)| {
-            let retry = active.retry.as_ref().map(|retry| retry.in_words(now));
+            let retry = active.retry.as_ref().map(|retry| retry.describe(now));
             let unsaved = active.unsaved.then_some("its state could not be saved yet");
             let awaits_window = active.waiting == Some(AWAITS_WINDOW);
-            let window = awaits_window.then(|| window_in_words(&inner, &active.job, minute));
+            let window = awaits_window.then(|| describe_window(&inner, &active.job, minute));
             let goes_on = active.job.kind == JobKind::Relayout && inner.relayouts.is_early();
             let waiting = off
                 .filter(|_| active.job.kind.migrates() && !goes_on)
@@ -79,7 +79,7 @@ impl Mover {
                 .as_ref()
                 .is_some_and(|retry| retry.reason == Reason::Pin);
             if !active.job.state.is_over() {
-                shown.reason.push_str(&limit_in_words(&inner, *id, active));
+                shown.reason.push_str(&describe_limit(&inner, *id, active));
             }
             shown
         });

@@ -69,7 +69,7 @@ impl Retry {
     }
 
     /// For people.
-    pub(crate) fn in_words(&self, now: u64) -> String {
+    pub(crate) fn describe(&self, now: u64) -> String {
         let seconds = self.at.saturating_sub(now).div_ceil(SECOND);
         format!("{}; it is tried again in {seconds} s", self.cause)
     }
@@ -110,7 +110,7 @@ pub(crate) fn waiting_move(inner: &Inner, dataset: u32, body: u64, target: u8) -
 
 impl Mover {
     /// Why nothing more goes to a tier that has no room, and what helps.
-    pub(crate) fn no_room_in_words(&self, inner: &Inner, tier: u8) -> String {
+    pub(crate) fn describe_no_room(&self, inner: &Inner, tier: u8) -> String {
         let name = tier_name(inner, tier);
         let space = self.environment.store.space();
         let devices = space
@@ -244,7 +244,7 @@ impl Mover {
             let of_it = job.dataset == dataset
                 && (job.body == body || job.body == 0 || job.is_of_directories())
                 && !job.state.is_over();
-            of_it.then(|| format!("{} (job {id})", retry.in_words(now)))
+            of_it.then(|| format!("{} (job {id})", retry.describe(now)))
         })
     }
 }

@@ -170,7 +170,7 @@ impl Mover {
             return Err(error);
         }
         let failed = failed.map(|error| match error {
-            StoreError::NoSpace => self.no_room_in_words(inner, round.target),
+            StoreError::NoSpace => self.describe_no_room(inner, round.target),
             error => error.to_string(),
         });
         // Meanwhile it may have been ended, and another one begun.

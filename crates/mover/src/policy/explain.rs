@@ -47,7 +47,7 @@ impl Mover {
         }
         self.may_migrate()?;
         if tier >= self.resting_from(inner) {
-            return Err(self.rest_in_words(inner));
+            return Err(self.describe_rest(inner));
         }
         let tiers = self.usage(inner);
         let found = (0..usize::from(tier).min(tiers.len()))
@@ -124,7 +124,7 @@ impl Mover {
         };
         self.may_migrate()?;
         if target >= self.resting_from(inner) {
-            return Err(self.rest_in_words(inner));
+            return Err(self.describe_rest(inner));
         }
         self.is_open(inner, tier)?;
         self.is_open(inner, target)?;
@@ -151,7 +151,7 @@ impl Mover {
         ))
     }
 
-    fn rest_in_words(&self, inner: &Inner) -> String {
+    fn describe_rest(&self, inner: &Inner) -> String {
         let holding = self.resting_from(inner).saturating_sub(1);
         format!(
             "tier '{}' holds what is written, and slower tiers rest meanwhile",
@@ -204,7 +204,7 @@ impl Mover {
         let obstacle = match active.job.state {
             JobState::Paused => Some(format!("it is paused ('terrace jobs resume {id}' lets it go on)")),
             _ if self.may_migrate().is_err() => self.may_migrate().err(),
-            _ => retry.map(|retry| retry.in_words(now)),
+            _ => retry.map(|retry| retry.describe(now)),
         };
         Some(UnderWay {
             id: *id,

@@ -197,7 +197,7 @@ impl Mover {
     }
 
     /// Why a move by hand ended before all of it was moved.
-    pub(crate) fn hotter_in_words(&self, inner: &Inner, job: &Job) -> String {
+    pub(crate) fn describe_hotter(&self, inner: &Inner, job: &Job) -> String {
         let target = tier_name(inner, job.target);
         let left_bytes = job.total_bytes.saturating_sub(job.done_bytes);
         format!(

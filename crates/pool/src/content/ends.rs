@@ -92,7 +92,7 @@ impl Ends {
     }
 
     /// What is said where no format is known; `None` if both ends are all zero.
-    pub(super) fn unknown_in_words(&self) -> Option<String> {
+    pub(super) fn describe_unknown(&self) -> Option<String> {
         let edge = EDGE_BYTES.min(self.head_bytes as u64) as usize;
         let first = &self.head()[..edge];
         let place = match (!is_zero(first), !is_zero(self.tail())) {

@@ -81,7 +81,7 @@ impl FrontCheck<'_> {
             let is_it = |(other, _): &(Arc<OpenDevice>, _)| other.number == device.number;
             let bad = left.iter().position(is_it).map(|at| left.swap_remove(at).1);
             FrontDamage {
-                left: in_words(bad.unwrap_or_default()),
+                left: describe(bad.unwrap_or_default()),
                 ..damage_of(&device, found)
             }
         });
@@ -119,7 +119,7 @@ impl FrontCheck<'_> {
         bad: impl Fn(&OpenDevice) -> Vec<Bad>,
     ) -> Vec<FrontDamage> {
         let after = damage.into_iter().map(|(device, found)| FrontDamage {
-            left: in_words(bad(&device)),
+            left: describe(bad(&device)),
             ..damage_of(&device, found)
         });
         after.collect()
@@ -222,7 +222,7 @@ fn counted(wrong: Vec<(Arc<OpenDevice>, Vec<Bad>)>) -> Vec<(Arc<OpenDevice>, Vec
     wrong
 }
 
-fn in_words(bad: Vec<Bad>) -> Vec<String> {
+fn describe(bad: Vec<Bad>) -> Vec<String> {
     bad.into_iter().map(|bad| bad.words).collect()
 }
 
@@ -230,7 +230,7 @@ fn damage_of(device: &OpenDevice, found: Vec<Bad>) -> FrontDamage {
     FrontDamage {
         device: device.number,
         path: device.path(),
-        found: in_words(found),
+        found: describe(found),
         left: Vec::new(),
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 pub const NOT_ANSWERING: &str = "not answering";
 
 /// A pool's state for people: `stopped` is the word of programs for two things, which `daemon_pid` tells apart for them.
-pub fn state_in_words(state: &str, daemon_pid: u64) -> String {
+pub fn describe_state(state: &str, daemon_pid: u64) -> String {
     match (state, daemon_pid) {
         ("stopped", 0) => "stopped (no daemon runs)".into(),
         ("stopped", _) => "refuses writes (its daemon runs)".into(),
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn the_two_kinds_of_stopped_pools_are_told_apart() {
-        assert_eq!(state_in_words("stopped", 0), "stopped (no daemon runs)");
-        assert_eq!(state_in_words("stopped", 7), "refuses writes (its daemon runs)");
-        assert_eq!(state_in_words("online", 7), "online");
+        assert_eq!(describe_state("stopped", 0), "stopped (no daemon runs)");
+        assert_eq!(describe_state("stopped", 7), "refuses writes (its daemon runs)");
+        assert_eq!(describe_state("online", 7), "online");
     }
 }

@@ -195,7 +195,7 @@ fn say(row: &Value) -> Result<(), Failure> {
     };
     output::line(&format!("{name}: {said} ({})", output::count(devices, "device")))?;
     match serde_json::from_value(row["rewind"].clone()) {
-        Ok(outlook) => output::line(&rewind::in_words(name, &outlook)),
+        Ok(outlook) => output::line(&rewind::describe(name, &outlook)),
         Err(_) => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod tiers;
 pub(crate) mod upgrade;
 pub(crate) mod verify;
 
-pub(crate) use describe::{NOT_ANSWERING, failures_of, parse_properties, print_properties, state_in_words};
+pub(crate) use describe::{NOT_ANSWERING, describe_state, failures_of, parse_properties, print_properties};
 pub(crate) use running::{
-    RunningPools, answered, chosen_pools, names_in_words, running_pools, running_pools_of,
+    RunningPools, answered, chosen_pools, describe_names, running_pools, running_pools_of,
 };

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_device::format_size;
-use terrace_engine::{Engine, OpenOptions, PoolSpec, describe_lost_device, shortage_in_words};
+use terrace_engine::{Engine, OpenOptions, PoolSpec, describe_lost_device, describe_shortage};
 
 use super::{
-    describe::{describe_joining, failures_of, parse_properties, pool_row, print_properties, state_in_words},
+    describe::{describe_joining, describe_state, failures_of, parse_properties, pool_row, print_properties},
     import::{Wanted, import},
     rewind, stop,
 };
@@ -154,7 +154,7 @@ fn spec_of(
 
 /// What whoever makes a pool should know.
 fn warn_of(spec: &PoolSpec) {
-    let shortage = shortage_in_words(spec.tiers.iter().flat_map(|tier| &tier.devices));
+    let shortage = describe_shortage(spec.tiers.iter().flat_map(|tier| &tier.devices));
     let loss = spec
         .tiers
         .iter()
@@ -242,7 +242,7 @@ fn list(session: &Session) -> Result<(), Failure> {
                 bytes(row, "size_bytes"),
                 bytes(row, "used_bytes"),
                 format_size(free),
-                state_in_words(&text(row, "state"), row["daemon_pid"].as_u64().unwrap_or(0)),
+                describe_state(&text(row, "state"), row["daemon_pid"].as_u64().unwrap_or(0)),
             ]
         })
         .collect();

@@ -41,7 +41,7 @@ pub fn outlook(pool: &str, devices: Vec<PathBuf>, options: &OpenOptions) -> Resu
 }
 
 /// The same in words.
-pub fn in_words(pool: &str, outlook: &RewindOutlook) -> String {
+pub fn describe(pool: &str, outlook: &RewindOutlook) -> String {
     let kept = match outlook.newest_change.as_str() {
         "" => "no files".to_owned(),
         newest => format!(
@@ -78,5 +78,5 @@ pub fn look(session: &Session, pool: &str) -> Result<(), Failure> {
     if session.json {
         return output::json(&json!({ "pool": pool, "rewind": outlook }));
     }
-    output::line(&in_words(pool, &outlook))
+    output::line(&describe(pool, &outlook))
 }

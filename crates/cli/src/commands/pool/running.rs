@@ -39,7 +39,7 @@ pub struct RunningPools {
 }
 
 /// `pool 'a' is`, `pools 'a', 'b' are`.
-pub fn names_in_words(pools: &[String]) -> String {
+pub fn describe_names(pools: &[String]) -> String {
     match pools {
         [one] => format!("pool '{one}' is"),
         all => format!("pools '{}' are", all.join("', '")),
@@ -50,7 +50,7 @@ impl RunningPools {
     /// Tells people which pools are left out; what programs read stays as it is.
     pub fn say_stopped(&self) {
         if !self.stopped.is_empty() {
-            let pools = names_in_words(&self.stopped);
+            let pools = describe_names(&self.stopped);
             eprintln!("terrace: {pools} stopped and left out; 'terrace start POOL' opens one");
         }
     }

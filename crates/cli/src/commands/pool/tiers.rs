@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What lands on a tier; in brackets, since it is the fastest and none was set for it.
-fn landing_in_words(row: &Value) -> String {
+fn describe_landing(row: &Value) -> String {
     let set = row["landing_writes"].as_str().unwrap_or("off");
     let lands = row["lands"].as_str().unwrap_or(set);
     match (set, lands) {
@@ -55,7 +55,7 @@ fn list(session: &Session, pool: &str) -> Result<(), Failure> {
                 row["copies"].to_string(),
                 percent(&row["high_water"]),
                 percent(&row["low_water"]),
-                landing_in_words(row),
+                describe_landing(row),
                 match row["promote_after"].as_u64() {
                     Some(0) => "never".into(),
                     _ => row["promote_after"].to_string(),

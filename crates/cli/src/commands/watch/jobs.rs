@@ -15,7 +15,7 @@ use crate::{
     client::{Client, decode},
     commands::{
         Session, logged,
-        pool::{RunningPools, answered, names_in_words, running_pools, running_pools_of},
+        pool::{RunningPools, answered, describe_names, running_pools, running_pools_of},
     },
     machine::output,
 };
@@ -55,7 +55,7 @@ pub fn scrub(session: &Session, pool: &str, waiting: Waiting) -> Result<ExitCode
             output::count(status.errors, "error"),
             status.repaired
         ))?;
-        let short = status.short_in_words(pool);
+        let short = status.describe_short(pool);
         if !short.is_empty() {
             output::line(&format!("  {short}"))?;
         }
@@ -213,7 +213,7 @@ fn pool_of_job(session: &Session, id: u64, action: &str) -> Result<String, Failu
             what,
             format!(
                 "no pool that is running has a job {id}, and {} stopped",
-                names_in_words(&stopped)
+                describe_names(&stopped)
             ),
             format!(
                 "'terrace jobs' lists those that run; 'terrace jobs {action} {id} --pool POOL' starts a pool for it"

@@ -11,7 +11,7 @@ use crate::{
     client::{Client, decode},
     commands::{
         Session,
-        pool::{NOT_ANSWERING, chosen_pools, failures_of, state_in_words},
+        pool::{NOT_ANSWERING, chosen_pools, describe_state, failures_of},
     },
     crash::Crashes,
     machine::{KeptEvents, KnownPool, Registry, output},
@@ -132,7 +132,7 @@ pub fn stopped(session: &Session, known: &KnownPool) -> Result<Value, Failure> {
 }
 
 /// How the last scrub ended, or how far the one that is under way has come.
-fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
+fn describe_scrub(scrub: &ScrubStatus, pool: &str) -> String {
     let size = format_size;
     let far = format!("{} of {} read", size(scrub.done_bytes), size(scrub.total_bytes));
     let state = match scrub.state.as_str() {
@@ -164,7 +164,7 @@ fn scrub_in_words(scrub: &ScrubStatus, pool: &str) -> String {
 pub fn print_status(status: &Status) -> Result<(), Failure> {
     let size = format_size;
     line("pool", status.pool.clone())?;
-    line("state", state_in_words(&status.state, status.daemon_pid.into()))?;
+    line("state", describe_state(&status.state, status.daemon_pid.into()))?;
     if !status.state_detail.is_empty() {
         line("", status.state_detail.clone())?;
     }
@@ -295,8 +295,8 @@ fn print_space(status: &Status) -> Result<(), Failure> {
 
 /// How the last scrub went. One screen: 'scrub --wait' and '--json' say it all.
 fn print_scrub(scrub: &ScrubStatus, pool: &str) -> Result<(), Failure> {
-    line("scrub", scrub_in_words(scrub, pool))?;
-    let short = scrub.short_in_words(pool);
+    line("scrub", describe_scrub(scrub, pool))?;
+    let short = scrub.describe_short(pool);
     if !short.is_empty() {
         line("", short)?;
     }
@@ -420,7 +420,7 @@ mod tests {
                 repaired: errors,
                 ..ScrubStatus::default()
             };
-            scrub_in_words(&scrub, "tank")
+            describe_scrub(&scrub, "tank")
         };
         assert_eq!(
             told("running", "", 0),

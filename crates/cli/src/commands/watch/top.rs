@@ -16,7 +16,7 @@ use crate::{
     client::{Client, decode},
     commands::{
         Session,
-        pool::{chosen_pools, state_in_words},
+        pool::{chosen_pools, describe_state},
     },
     machine::{KnownPool, output},
 };
@@ -268,7 +268,7 @@ fn pool_lines(pool: &Value, lines: &mut Vec<String>) {
     lines.push(format!(
         "{}: {}, {} of {} used, cache hits {}, memory {} of {}",
         text(&pool["pool"]),
-        state_in_words(&text(&pool["state"]), pool["daemon_pid"].as_u64().unwrap_or(0)),
+        describe_state(&text(&pool["state"]), pool["daemon_pid"].as_u64().unwrap_or(0)),
         size(&pool["used_bytes"]),
         size(&pool["size_bytes"]),
         percent(&pool["cache_hit_rate"]),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_control::Failure;
 use terrace_dataset::{DatasetInfo, Kind, NewDataset, SnapshotInfo, format_time};
-use terrace_engine::{DatasetStatus, Status, durability_in_words, loss_window};
+use terrace_engine::{DatasetStatus, Status, describe_durability, loss_window};
 
 use crate::daemon::{
     blocks::Blocks,
@@ -31,7 +31,7 @@ pub(crate) fn status(pool: &OpenPool, mounts: &Mounts) -> Status {
             used_bytes: info.used_bytes,
             objects: info.objects,
             durability: durability_name(&info).into(),
-            durability_detail: durability_in_words(info.settings.durability, interval),
+            durability_detail: describe_durability(info.settings.durability, interval),
             loss_window_seconds: loss_window(info.settings.durability, interval)
                 .map(|window| window.as_secs_f64()),
             mounts: mounted

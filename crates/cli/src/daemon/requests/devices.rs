@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use terrace_control::{Exchange, Failure, Progress};
 use terrace_device::{DeviceSpec, format_size};
-use terrace_engine::{EngineError, LeavingPlan, TierPlace, shortage_in_words};
+use terrace_engine::{EngineError, LeavingPlan, TierPlace, describe_shortage};
 
 use crate::daemon::{
     open_pool::OpenPool,
@@ -41,7 +41,7 @@ pub(crate) fn device_add(pool: &OpenPool, parameters: &Parameters) -> Result<Val
         let rows = plan.iter().zip(&specs).map(|(device, spec)| {
             json!({
                 "path": device.path, "size_bytes": device.size_bytes, "made": device.is_made,
-                "overwrites": device.overwrites, "warning": shortage_in_words([spec]),
+                "overwrites": device.overwrites, "warning": describe_shortage([spec]),
             })
         });
         return Ok(Value::Array(rows.collect()));
@@ -54,7 +54,7 @@ pub(crate) fn device_add(pool: &OpenPool, parameters: &Parameters) -> Result<Val
     let rows = added.iter().zip(&specs).map(|(device, spec)| {
         json!({
             "number": device.number, "path": device.path, "size_bytes": device.size_bytes,
-            "warning": shortage_in_words([spec]),
+            "warning": describe_shortage([spec]),
         })
     });
     Ok(Value::Array(rows.collect()))
@@ -159,7 +159,7 @@ pub(crate) fn device_replace(
     let job = pool.engine().replace_device(&old, &new, force);
     pool.remember();
     let job = job.map_err(|error| failed(&what, &error))?;
-    let warning = shortage_in_words([&new]);
+    let warning = describe_shortage([&new]);
     warn_before(&warning, parameters, exchange)?;
     let mut done = wait_for_leaving(pool, &what, job, parameters, exchange)?;
     if parameters.flag("wait")? {
@@ -198,7 +198,7 @@ fn wait_for_copies(
         }
         std::thread::sleep(TELL_INTERVAL);
     }
-    warn_before(&pool.engine().behind_in_words(), parameters, exchange)
+    warn_before(&pool.engine().describe_behind(), parameters, exchange)
 }
 
 /// Without a size: what it has grown by is used; with one: its end is emptied and cut off.

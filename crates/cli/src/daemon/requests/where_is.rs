@@ -64,7 +64,7 @@ pub(crate) fn where_is(pool: &OpenPool, parameters: &Parameters) -> Result<Value
     if let Some(directory) = &directory {
         reason = format!("{reason}; the pin is that of directory '{directory}'");
     }
-    if let Some(lost) = found.loss.in_words(pool, found.bytes.missing_bytes) {
+    if let Some(lost) = found.loss.describe(pool, found.bytes.missing_bytes) {
         reason = format!("{reason}; {lost}");
     }
     let mut answer = json!({

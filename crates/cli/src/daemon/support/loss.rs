@@ -103,7 +103,7 @@ impl Loss {
     }
 
     /// Why some of it cannot be read, and what to do; `None` if all can.
-    pub(crate) fn in_words(&self, pool: &OpenPool, lost_bytes: u64) -> Option<String> {
+    pub(crate) fn describe(&self, pool: &OpenPool, lost_bytes: u64) -> Option<String> {
         if lost_bytes == 0 {
             return None;
         }
