@@ -23,13 +23,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use quick_cache::{
     OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
 use terrace_codec::NumberHasher;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkPart, Store, StoreError};
+use terrace_sync::{Mutex, rank};
 
 pub use self::prefetch_threads::ReadAhead;
 use self::{
@@ -147,7 +147,7 @@ pub struct ReadCache {
     chunks: Cache<Key, Bytes, Size, BuildHasherDefault<NumberHasher>>,
     ahead: Ahead,
     capacity_bytes: AtomicU64,
-    sizes: Mutex<Sizes>,
+    sizes: Mutex<Sizes, rank::cache::ReadCache>,
     touches: Touches,
     passing: Passing,
     hits: AtomicU64,

@@ -7,17 +7,18 @@
 //! ([`KEPT_BYTES`] for each size), and is never given out uninitialised.
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
+use terrace_sync::{Mutex, rank};
 
 /// A block, a chunk of a volume where it compresses and where it does not, and one of a file.
 const SIZES: [usize; 4] = [BLOCK_BYTES, 16 * 1024, 64 * 1024, CHUNK_BYTES_MAX];
 /// Free frames of one size, at most.
 const KEPT_BYTES: usize = 2 << 20;
 
-static FREE: [Mutex<Vec<Box<[u8]>>>; SIZES.len()] = [const { Mutex::new(Vec::new()) }; SIZES.len()];
+static FREE: [Mutex<Vec<Box<[u8]>>, rank::Leaf>; SIZES.len()] =
+    [const { Mutex::new(Vec::new()) }; SIZES.len()];
 
-fn free_of(length: usize) -> Option<&'static Mutex<Vec<Box<[u8]>>>> {
+fn free_of(length: usize) -> Option<&'static Mutex<Vec<Box<[u8]>>, rank::Leaf>> {
     let class = SIZES.iter().position(|size| *size == length)?;
     FREE.get(class)
 }

@@ -1,5 +1,9 @@
 //! `Options`: what a caller chooses when a store is made or opened.
 
+use std::sync::Arc;
+
+use terrace_sync::{Clock, SystemClock};
+
 use crate::encoding::HINT_BYTES_MAX;
 
 /// Settings of a [`ChunkStore`](crate::ChunkStore); none of them is written to the pool.
@@ -12,6 +16,8 @@ pub struct Options {
     /// Worker threads for hashing, compressing and parallel I/O; 0: everything inline in the calling thread, in a
     /// fixed order (for the simulator).
     pub threads: usize,
+    /// What time it is; how long waits last.
+    pub clock: Arc<dyn Clock>,
     /// Random for each opening: keeps entries of a dead log tail from ever being taken for new ones.
     pub nonce: u64,
     /// A checkpoint is due when the log since the last one is longer than this, bytes: what an opening after a crash has to
@@ -38,6 +44,7 @@ impl Default for Options {
             memtable_bytes: 32 << 20,
             block_cache_bytes: 64 << 20,
             threads: 2,
+            clock: Arc::new(SystemClock::new()),
             nonce,
             checkpoint_log_bytes: 32 << 20,
             hint_bytes: HINT_BYTES_MAX,

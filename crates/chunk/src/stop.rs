@@ -7,12 +7,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use parking_lot::Mutex;
 use terrace_store::StoreError;
+use terrace_sync::{Mutex, rank};
 
 /// Whether the store accepts work. See the module.
 pub(crate) struct Stop {
-    cause: Mutex<Option<Arc<str>>>,
+    cause: Mutex<Option<Arc<str>>, rank::Leaf>,
     stopping: AtomicBool,
 }
 

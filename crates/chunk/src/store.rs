@@ -17,7 +17,7 @@ use crate::{
     append::SegmentWriter,
     catalog::Catalog,
     checking::{Auditor, Evacuation, Scrubber},
-    durability::{GroupState, Journal},
+    durability::Journal,
     encoding::{ChunkPlace, Counters},
     gc::{Collector, Compactor, Merger, Reclaimer, Relocator},
     ledger::DeviceContent,
@@ -76,14 +76,13 @@ impl ChunkStore {
         ));
         let writer = Arc::new(SegmentWriter::new(&handles, &stop, &space, &catalog));
         let reader = Arc::new(ChunkReader::new(&handles, &stop, &catalog));
-        let log = GroupState::durable_until(start.sequence);
         let journal = Journal::new(
             &handles,
             &stop,
             &space,
             &catalog,
             &writer,
-            log,
+            start.sequence,
             start.format,
             start.end,
         );

@@ -6,7 +6,6 @@
 //! inside the device, anything else is an error, never a partial transfer; a write is durable only after a later [`Device::flush`] returned `Ok`; once
 //! a flush failed, every later flush of that open device fails too (what was lost cannot be known any more).
 
-mod clock;
 mod error;
 mod host;
 mod io;
@@ -14,7 +13,6 @@ mod kinds;
 mod randomness;
 mod text;
 
-pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Cause, DeviceError, Operation};
 pub use host::{
     Claim, Complaint, HostShortage, Made, ServedRequest, Serving, SocketFile, give_spare_memory_back,
@@ -23,6 +21,7 @@ pub use host::{
 pub use io::{AlignedBuffer, HUGE_PAGE_BYTES, Uring, allow_polling, be_prompt};
 pub use kinds::{DirectoryDevice, FileDevice, MemoryDevice, Stray, VOLATILE_VARIABLE, VolatileDevice};
 pub use randomness::{Randomness, SeededRandomness, SystemRandomness};
+pub use terrace_sync::{Clock, ManualClock, SystemClock};
 pub use text::{
     DeviceKind, DeviceSpec, SizeError, SpecError, exact_size, format_duration, format_size, open_path,
     parse_duration, parse_seconds, parse_size, peek_path,

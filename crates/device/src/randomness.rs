@@ -1,11 +1,11 @@
 //! The seam to chance, so that a simulation replays exactly from its seed.
 
-use parking_lot::Mutex;
 use rand::{
     Rng, SeedableRng,
     rand_core::UnwrapErr,
     rngs::{StdRng, SysRng},
 };
+use terrace_sync::{Mutex, rank};
 
 /// A source of random bytes.
 pub trait Randomness: Send + Sync {
@@ -40,7 +40,7 @@ impl Randomness for SystemRandomness {
 /// The same numbers for the same seed.
 #[derive(Debug)]
 pub struct SeededRandomness {
-    generator: Mutex<StdRng>,
+    generator: Mutex<StdRng, rank::Leaf>,
 }
 
 impl SeededRandomness {

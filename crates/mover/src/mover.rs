@@ -13,10 +13,10 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::Reader;
 use terrace_dataset::{Datasets, Environment, keys};
 use terrace_store::{MoveRates, Store, StoreError, TierUsage, tier_bit};
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 use crate::{
     io::Courtesy,
@@ -115,7 +115,7 @@ impl Active {
 }
 
 /// The lock of the mover; released while devices work.
-pub(crate) type Guard<'a> = MutexGuard<'a, Inner>;
+pub(crate) type Guard<'a> = MutexGuard<'a, Inner, rank::mover::Mover>;
 
 pub(crate) struct Inner {
     /// A step is under way, perhaps with the lock released.
@@ -165,7 +165,7 @@ pub(crate) struct Inner {
 pub struct Mover {
     pub(crate) datasets: Arc<Datasets>,
     pub(crate) environment: Arc<Environment>,
-    pub(crate) inner: Mutex<Inner>,
+    pub(crate) inner: Mutex<Inner, rank::mover::Mover>,
     enabled: AtomicBool,
     /// What a step moves at most, about.
     pub(crate) step_bytes: AtomicU64,

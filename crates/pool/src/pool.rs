@@ -3,7 +3,7 @@
 //! Order of locks: labels, roots, devices, space. Those of devices and space are held across no I/O; changes of labels and roots
 //! are serialised across theirs.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use terrace_device::{DEVICE_BLOCK_BYTES, Device, Randomness, Stray};
 
@@ -274,7 +274,7 @@ impl Pool {
     }
 
     /// When the first of the devices that do not answer now was found not to.
-    pub fn first_found_silent(&self) -> Option<Instant> {
+    pub fn first_found_silent(&self) -> Option<u64> {
         self.members.first_found_silent()
     }
 

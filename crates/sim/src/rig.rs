@@ -115,6 +115,7 @@ impl Rig {
             nonce: self.random.next(),
             checkpoint_log_bytes: self.shape.checkpoint_log_bytes,
             hint_bytes: self.shape.hint_bytes,
+            clock: self.machine.clock.clone(),
             format_version: self.format_version,
             rewind: false,
         }

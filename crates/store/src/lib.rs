@@ -28,7 +28,7 @@ pub use memory::MemoryStore;
 pub use rates::{MoveRates, tier_bit};
 pub use space::{DeviceUsage, Reservation, Space, StoreMemory, TierUsage};
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -144,9 +144,9 @@ pub trait Store: Send + Sync {
     /// as a success.
     fn flush(&self, sequence: Sequence) -> Result<(), StoreError>;
 
-    /// Returns an error if work that began at `since` may be blocked by a silent device. Callers that wait for another thread's work
+    /// Returns an error if work that began at `since`, monotonic nanoseconds, may be blocked by a silent device. Callers that wait for another thread's work
     /// poll this, so that they do not wait as long as the kernel does.
-    fn check_answers(&self, _since: Instant) -> Result<(), StoreError> {
+    fn check_answers(&self, _since: u64) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     Batch, CHUNK_BYTES_MAX, ChunkId, ChunkInfo, Compression, Dedup, FIRST_USER_TABLE, KEY_BYTES_MAX, Piece,
@@ -66,7 +66,7 @@ impl State {
 
 /// A store in RAM with a size limit and two tiers.
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Mutex<State, rank::Leaf>,
     reserved: Arc<AtomicU64>,
     size_bytes: u64,
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::pace::Pace;
 
@@ -22,7 +22,7 @@ pub fn tier_bit(tier: u8) -> u64 {
 #[derive(Debug, Default)]
 pub struct MoveRates {
     /// By tier, its limit and what is left of it.
-    paces: Mutex<Vec<(u64, Pace)>>,
+    paces: Mutex<Vec<(u64, Pace)>, rank::Leaf>,
 }
 
 impl MoveRates {

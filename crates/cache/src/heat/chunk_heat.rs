@@ -21,9 +21,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use terrace_codec::mix;
 use terrace_store::ChunkId;
+use terrace_sync::{Mutex, rank};
 
 use super::{
     chunk_reads::{BLOCKS_MAX, ChunkRead, HotChunk, LONG_BLOCKS, ReadAt},
@@ -64,7 +64,7 @@ pub struct ChunkHeat {
     again: AtomicU64,
     beside: AtomicU64,
     /// What was wanted since the mover asked last, each at a place that its number names.
-    wanted: Mutex<Box<[Option<HotChunk>]>>,
+    wanted: Mutex<Box<[Option<HotChunk>]>, rank::Leaf>,
 }
 
 /// Bytes of the larger sketch where all of it takes about `memory_bytes`.

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::region_counters::{Counts, HeatPages, Key};
 
@@ -67,10 +67,10 @@ struct Shard {
 
 /// Heat of all regions.
 pub struct Heat {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard, rank::Leaf>]>,
     memory_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
-    shrinking: Mutex<()>,
+    shrinking: Mutex<(), rank::Leaf>,
     /// Where what changed is looked for first: so what changes again and again keeps nothing else from its turn.
     next_shard: AtomicUsize,
     /// When all heat was forgotten last; 0: never.
@@ -101,7 +101,7 @@ impl Heat {
         self.memory_bytes() > self.limit_bytes.load(Relaxed)
     }
 
-    fn shard(&self, dataset: u32, object: u64) -> &Mutex<Shard> {
+    fn shard(&self, dataset: u32, object: u64) -> &Mutex<Shard, rank::Leaf> {
         let hash = (object ^ u64::from(dataset) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 60) as usize % SHARDS]
     }

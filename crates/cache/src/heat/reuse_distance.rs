@@ -16,9 +16,9 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use parking_lot::Mutex;
 use terrace_codec::mix;
 use terrace_store::BLOCK_BYTES;
+use terrace_sync::{Mutex, rank};
 
 /// Regions in the sample; and pieces.
 const SAMPLE: usize = 4096;
@@ -165,7 +165,7 @@ struct Sampler {
     all: AtomicU64,
     /// What was read last.
     last: AtomicU64,
-    sample: Mutex<Sample>,
+    sample: Mutex<Sample, rank::Leaf>,
 }
 
 impl Default for Sampler {

@@ -11,7 +11,7 @@
 //! also while it walks. No lock is taken for reads that go on with a visit.
 
 use hashbrown::{HashMap, HashSet};
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::chunk_reads::ChunkRead;
 
@@ -110,7 +110,7 @@ struct Known {
 
 /// See the module.
 pub struct Visits {
-    known: Mutex<Known>,
+    known: Mutex<Known, rank::Leaf>,
 }
 
 /// Files that are remembered of each reader, in each of two generations, where all of them take about `memory_bytes`.

@@ -9,8 +9,10 @@
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use terrace_sync::Clock;
 
 use super::lending::Lent;
 
@@ -46,9 +48,8 @@ pub struct Budget {
     excess: AtomicU64,
     /// What writers were let in with who are not done.
     admitted: AtomicU64,
-    /// When the last of those who are delayed is to be through, nanoseconds after `began`.
+    /// When the last of those who are delayed is to be through, monotonic nanoseconds.
     through: AtomicU64,
-    began: Instant,
     /// What commits needed for a mebibyte lately, nanoseconds.
     commit_nanoseconds: AtomicU64,
     delays: AtomicBool,
@@ -67,7 +68,6 @@ impl Budget {
             excess: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
             through: AtomicU64::new(0),
-            began: Instant::now(),
             commit_nanoseconds: AtomicU64::new(COMMIT_NANOSECONDS),
             delays: AtomicBool::new(true),
             lent: Lent::default(),
@@ -276,14 +276,14 @@ impl Budget {
     }
 
     /// Delays the calling writer of `bytes`. To be called with no lock held.
-    pub fn throttle(&self, bytes: u64) {
+    pub fn throttle(&self, clock: &dyn Clock, bytes: u64) {
         let delay = self.delay(bytes);
         if !self.delays.load(Relaxed) || delay.is_zero() {
             return;
         }
-        let wait = self.line_up(delay, self.began.elapsed());
+        let wait = self.line_up(delay, Duration::from_nanos(clock.monotonic_nanoseconds()));
         if wait >= SHORTEST_DELAY {
-            std::thread::sleep(wait);
+            clock.rest(wait);
         }
     }
 }

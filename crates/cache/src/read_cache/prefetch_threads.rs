@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use parking_lot::{Condvar, Mutex};
+use terrace_sync::{Condvar, Mutex, rank};
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -22,7 +22,7 @@ struct State {
 pub struct ReadAhead {
     /// There are threads, or will be soon.
     served: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<State, rank::Leaf>,
     called: Condvar,
 }
 

@@ -14,8 +14,8 @@ use std::{
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use parking_lot::{Condvar, Mutex};
 use terrace_store::ChunkId;
+use terrace_sync::{Condvar, Mutex, rank};
 
 /// What a chunk takes beside its content, bytes.
 const ENTRY_BYTES: u64 = 64;
@@ -39,7 +39,7 @@ struct State {
 
 /// See the module.
 pub(crate) struct Ahead {
-    state: Mutex<State>,
+    state: Mutex<State, rank::cache::Prefetched>,
     arrived: Condvar,
     capacity_bytes: AtomicU64,
     /// Here or on their way: most readers need no lock to know that there is nothing.

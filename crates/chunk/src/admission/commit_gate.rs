@@ -113,9 +113,11 @@ impl Admission {
                 }
                 None => self.merger.merge_step(),
             };
-        if !helped && self.options.threads > 0 {
+        if !helped {
             let late = (pressure - 0.75).clamp(0.0, 1.0);
-            std::thread::sleep(Duration::from_micros((late * 20_000.0) as u64));
+            self.options
+                .clock
+                .rest(Duration::from_micros((late * 20_000.0) as u64));
         }
         self.merger.wait_for_tables();
     }

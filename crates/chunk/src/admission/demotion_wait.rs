@@ -9,10 +9,10 @@
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex};
+use terrace_sync::{Clock, Condvar, Mutex, rank};
 
 /// After a refusal nobody asks for so long, and after many at most.
 const REFUSED: Duration = Duration::from_secs(1);
@@ -28,21 +28,21 @@ pub(crate) struct Sinking {
     pub(super) tiers: AtomicU64,
     /// Who waits.
     pub(super) waiting: AtomicUsize,
-    pub(super) refused: Mutex<Option<(Instant, Duration)>>,
+    pub(super) refused: Mutex<Option<(u64, Duration)>, rank::Leaf>,
     pub(super) changed: Condvar,
 }
 
 impl Sinking {
-    pub(super) fn may_ask(&self) -> bool {
+    pub(super) fn may_ask(&self, clock: &dyn Clock) -> bool {
         self.refused
             .lock()
-            .is_none_or(|(at, pause)| at.elapsed() >= pause)
+            .is_none_or(|(at, pause)| clock.since(at) >= pause)
     }
 
-    pub(super) fn refuse(&self) {
+    pub(super) fn refuse(&self, clock: &dyn Clock) {
         let mut refused = self.refused.lock();
         let pause = refused.map_or(REFUSED, |(_, pause)| (pause * 2).min(REFUSED_MAX));
-        *refused = Some((Instant::now(), pause));
+        *refused = Some((clock.monotonic_nanoseconds(), pause));
     }
 
     pub(crate) fn is_waited_for(&self) -> bool {

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use terrace_log::Log;
 use terrace_meta::Tree;
 use terrace_pool::Pool;
 use terrace_store::StoreError;
+use terrace_sync::{MutexGuard, rank};
 
 use super::demotion_wait::Sinking;
 use crate::{
@@ -117,7 +117,7 @@ impl Admission {
     /// Rounds until there is enough room, or they bring nothing back any more; whether there is enough.
     fn rounds(
         &self,
-        state: &mut MutexGuard<'_, Maintenance>,
+        state: &mut MutexGuard<'_, Maintenance, rank::chunk::Turn>,
         enough: &mut impl FnMut() -> bool,
     ) -> Result<bool, StoreError> {
         let mut most = 0;
@@ -141,7 +141,7 @@ impl Admission {
     /// Steps until there is enough room, or nothing is left to do; whether there is enough.
     fn round(
         &self,
-        state: &mut MutexGuard<'_, Maintenance>,
+        state: &mut MutexGuard<'_, Maintenance, rank::chunk::Turn>,
         enough: &mut impl FnMut() -> bool,
     ) -> Result<bool, StoreError> {
         for _ in 0..ROUND_STEPS {

@@ -2,10 +2,7 @@
 //!
 //! Invariant: nothing is held meanwhile that those need who bring segments back. What is moved does not come by here.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use terrace_store::StoreError;
 
@@ -73,28 +70,26 @@ impl Admission {
         key: StreamKey,
         taken: &dyn Fn() -> bool,
     ) -> Result<(), StoreError> {
-        if self.options.threads == 0 {
-            return Ok(());
-        }
         let Some(tier) = self.space.tier_to_sink_from(key) else {
             return Ok(());
         };
-        if !self.sinking.may_ask() {
+        let clock = &*self.options.clock;
+        if !self.sinking.may_ask(clock) {
             return Ok(());
         }
         let question = self.sinking.asked.fetch_add(1, Ordering::AcqRel) + 1;
         let _waiting = Waiting::of(&self.sinking.waiting);
-        let began = Instant::now();
+        let began = clock.monotonic_nanoseconds();
         while self.space.tier_to_sink_from(key).is_some() {
             if taken() {
                 return Ok(());
             }
-            let waited = began.elapsed();
+            let waited = clock.since(began);
             match self.sinking.answer(question, tier) {
                 Some(true) if waited < WAIT_MAX => {}
                 None if waited < ANSWER_MAX => {}
                 _ => {
-                    self.sinking.refuse();
+                    self.sinking.refuse(clock);
                     return Ok(());
                 }
             }
@@ -104,7 +99,7 @@ impl Admission {
             };
             if !worked {
                 let mut refused = self.sinking.refused.lock();
-                self.sinking.changed.wait_for(&mut refused, LOOK);
+                self.sinking.changed.wait_within(clock, &mut refused, LOOK);
             }
         }
         *self.sinking.refused.lock() = None;

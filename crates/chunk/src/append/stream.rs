@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::buffers::OpenSegment;
 
 /// The open segment of a stream.
 #[derive(Default)]
 pub(crate) struct Stream {
-    pub(super) slot: Mutex<Slot>,
+    pub(super) slot: Mutex<Slot, rank::append::Stream>,
 }
 
 #[derive(Default)]

@@ -12,10 +12,10 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
 use terrace_meta::{Operation, Value};
 use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentWrite, TierChoice};
 use terrace_store::StoreError;
+use terrace_sync::{Mutex, rank};
 
 use super::{missing_copies::are_too_few, stream::Stream};
 use crate::{
@@ -66,9 +66,9 @@ pub(crate) struct SegmentWriter {
     pub(super) stop: Arc<Stop>,
     pub(super) space: Arc<SpaceView>,
     pub(super) catalog: Arc<Catalog>,
-    pub(super) streams: Mutex<BTreeMap<StreamKey, Arc<Stream>>>,
+    pub(super) streams: Mutex<BTreeMap<StreamKey, Arc<Stream>>, rank::Leaf>,
     /// Sets of devices that hold the copies of what was written since the last flush.
-    pub(super) dirty: Mutex<BTreeSet<Vec<u16>>>,
+    pub(super) dirty: Mutex<BTreeSet<Vec<u16>>, rank::Leaf>,
     pub(super) relocations: AtomicU64,
 }
 

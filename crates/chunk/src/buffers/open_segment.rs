@@ -21,9 +21,9 @@ use std::{
 };
 
 use bytes::BytesMut;
-use parking_lot::{Condvar, Mutex, RwLock};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES, HUGE_PAGE_BYTES};
 use terrace_pool::{PoolId, SegmentId};
+use terrace_sync::{Condvar, Mutex, RwLock, rank};
 
 use super::write_buffer::{self, Filling, Piece};
 use crate::encoding::{ChunkHeader, HEADER_BYTES, JOINED, Location, excess_max};
@@ -194,7 +194,7 @@ pub struct OpenSegment {
     segment_bytes: usize,
     /// Takes no more appends. Changed under the lock only.
     closed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<State, rank::append::OpenSegment>,
     /// A flight has landed, or a chunk that somebody waits for has been copied.
     changed: Condvar,
 }
@@ -202,11 +202,11 @@ pub struct OpenSegment {
 /// All segments that take appends or have flights, by each copy.
 pub struct OpenSegments {
     pool: PoolId,
-    by_id: RwLock<BTreeMap<SegmentId, Arc<OpenSegment>>>,
+    by_id: RwLock<BTreeMap<SegmentId, Arc<OpenSegment>>, rank::append::OpenSegments>,
     /// To read into.
-    spare: Mutex<Vec<AlignedBuffer>>,
+    spare: Mutex<Vec<AlignedBuffer>, rank::append::SpareBuffers>,
     /// To be filled.
-    memory: Mutex<Vec<BytesMut>>,
+    memory: Mutex<Vec<BytesMut>, rank::Leaf>,
 }
 
 impl OpenSegments {
@@ -693,7 +693,7 @@ mod tests {
         let device = Mutex::new(vec![0u8; SEGMENT_BYTES]);
         let written = Mutex::new(Vec::new());
         let next = AtomicU64::new(1);
-        let known: Mutex<Vec<(u64, usize, usize)>> = Mutex::default();
+        let known: Mutex<Vec<(u64, usize, usize)>, rank::Leaf> = Mutex::default();
         let write = |flight: Option<Arc<Flight>>| {
             let Some(flight) = flight else { return };
             assert_eq!((flight.start % 4096, flight.buffer.len() % 4096), (0, 0));

@@ -10,11 +10,11 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::Writer;
 use terrace_meta::{Key, Operation, Tree, Value};
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 use crate::{
     Handles, Options,
@@ -88,7 +88,7 @@ pub(crate) struct Catalog {
     pub(super) ledger: Arc<Ledger>,
     pub(super) stop: Arc<Stop>,
     pub(super) space: Arc<SpaceView>,
-    pub(super) commit: Mutex<CommitState>,
+    pub(super) commit: Mutex<CommitState, rank::append::Commit>,
     /// Chunk data appended since the last log entry, bytes.
     pub(super) unlogged_bytes: AtomicU64,
     pub(super) next_chunk: AtomicU64,
@@ -301,7 +301,7 @@ impl Catalog {
     /// Numbers, logs and applies a batch of operations.
     pub(crate) fn apply_locked(
         &self,
-        commit: &mut MutexGuard<'_, CommitState>,
+        commit: &mut MutexGuard<'_, CommitState, rank::append::Commit>,
         operations: Operations,
         change: Counters,
     ) -> Result<u64, StoreError> {

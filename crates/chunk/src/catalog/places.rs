@@ -6,9 +6,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
+use terrace_sync::{MutexGuard, rank};
 
 use super::{
     batches::{Catalog, CommitState, Operations, add_live, put_record},
@@ -59,7 +59,7 @@ impl Catalog {
         &self,
         ids: &[ChunkId],
     ) -> (
-        MutexGuard<'_, CommitState>,
+        MutexGuard<'_, CommitState, rank::append::Commit>,
         Vec<Result<Option<ChunkRecord>, StoreError>>,
     ) {
         loop {
@@ -121,7 +121,7 @@ impl Catalog {
     /// record cannot be read: that is told when the others are at their new places.
     fn change_places_locked(
         &self,
-        commit: &mut MutexGuard<'_, CommitState>,
+        commit: &mut MutexGuard<'_, CommitState, rank::append::Commit>,
         changes: Vec<(ChunkId, &[Location], Vec<Location>)>,
         records: Vec<Result<Option<ChunkRecord>, StoreError>>,
     ) -> Result<Vec<bool>, StoreError> {

@@ -10,10 +10,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use terrace_meta::{Extent, MetaError, Tree};
 use terrace_pool::{Pool, SegmentId};
 use terrace_store::{ChunkId, Placement, StoreError};
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     DamagedChunk, Handles, ScrubCursor, ScrubProgress,
@@ -318,7 +318,7 @@ impl Scrubber {
             .iter()
             .map(|(_, record, location)| Stored::payload(*location, 0..record.payload as usize))
             .collect();
-        let good = Mutex::new(BTreeSet::new());
+        let good = Mutex::<_, rank::Leaf>::new(BTreeSet::new());
         self.reader.read_spans(&stored, &|number, stored| {
             let (at, record, location) = copies[number];
             if verified(record, stored).is_some() {

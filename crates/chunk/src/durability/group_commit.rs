@@ -13,15 +13,21 @@
 
 use std::{
     collections::BTreeSet,
-    sync::Arc,
-    time::{Duration, Instant},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+    time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex};
 use terrace_log::{Appended, Behind, Log};
 use terrace_meta::Tree;
 use terrace_pool::Pool;
 use terrace_store::StoreError;
+use terrace_sync::{Clock, Round, Rounds, rank};
 
 use crate::{
     Handles, append::SegmentWriter, catalog::Catalog, encoding::Format, ledger::Ledger,
@@ -38,24 +44,15 @@ const SILENCE_GRACE: Duration = Duration::from_secs(2);
 /// How long somebody who began after the device was found silent is waited for.
 const INDIRECT_SILENCE: Duration = Duration::from_secs(10);
 
-/// Whether a leader who began at `since` may be waiting for a device that was `found` silent, rather than be slow.
-fn may_hang(since: Instant, found: Instant, now: Instant) -> bool {
+/// Whether a leader who began at `since` may be waiting for a device that was `found` silent, rather than be slow. Monotonic nanoseconds.
+fn may_hang(since: u64, found: u64, now: u64) -> bool {
     // One who began later was refused by the device itself, but may wait for another who asked it before.
     let patience = match since < found {
         true => Duration::ZERO,
         false => INDIRECT_SILENCE,
     };
-    now.duration_since(found) >= SILENCE_GRACE && now.duration_since(since) >= patience
-}
-
-impl GroupState {
-    /// Everything up to this sequence is durable.
-    pub(crate) fn durable_until(durable: u64) -> Self {
-        Self {
-            durable,
-            leading: None,
-        }
-    }
+    let ago = |moment: u64| Duration::from_nanos(now.saturating_sub(moment));
+    ago(found) >= SILENCE_GRACE && ago(since) >= patience
 }
 
 /// The log, group commits and checkpoints: what makes batches durable.
@@ -71,13 +68,15 @@ pub(crate) struct Journal {
     pub(super) writer: Arc<SegmentWriter>,
     /// The version of the pool.
     pub(super) format: Format,
-    pub(super) group: Mutex<GroupState>,
-    pub(super) flushed: Condvar,
+    clock: Arc<dyn Clock>,
+    /// Everything up to this sequence is durable.
+    durable: AtomicU64,
+    flushes: Rounds<Result<u64, StoreError>, rank::append::Flushes>,
     pub(super) end: EndOfLog,
 }
 
 impl Journal {
-    /// Of these parts.
+    /// Of these parts; everything up to sequence `durable` is so.
     #[expect(clippy::too_many_arguments, reason = "it is put together once")]
     pub(crate) fn new(
         handles: &Handles,
@@ -85,7 +84,7 @@ impl Journal {
         space: &Arc<SpaceView>,
         catalog: &Arc<Catalog>,
         writer: &Arc<SegmentWriter>,
-        group: GroupState,
+        durable: u64,
         format: Format,
         end: EndOfLog,
     ) -> Self {
@@ -100,15 +99,16 @@ impl Journal {
             catalog: catalog.clone(),
             writer: writer.clone(),
             format,
-            group: Mutex::new(group),
-            flushed: Condvar::new(),
+            clock: handles.options.clock.clone(),
+            durable: AtomicU64::new(durable),
+            flushes: Rounds::default(),
             end,
         }
     }
 
     /// Everything up to this sequence is durable.
     fn durable(&self) -> u64 {
-        self.group.lock().durable
+        self.durable.load(Acquire)
     }
 
     /// Everything up to this sequence is durable in every copy of the log: no opening goes back behind it, whichever
@@ -137,55 +137,27 @@ impl Journal {
         self.log.catch_up();
     }
 
+    /// Makes everything up to this sequence durable, together with whoever asks at the same time.
     pub(crate) fn flush_until(&self, sequence: u64) -> Result<(), StoreError> {
-        let mut group = self.group.lock();
-        loop {
-            if group.durable >= sequence {
-                return Ok(());
-            }
-            self.stop.check_running()?;
-            let Some(since) = group.leading else { break };
-            let waited = self.flushed.wait_for(&mut group, LEADER_LOOKED_AT);
-            if waited.timed_out() && group.leading == Some(since) {
-                self.refuse_to_wait_for(since)?;
-            }
-        }
-        // To lead would be to wait in the kernel, with what is pending.
-        if self.pool.is_silent() {
-            return Err(StoreError::Device(
-                "cannot flush: no device of the pool answers".into(),
-            ));
-        }
-        group.leading = Some(Instant::now());
-        let durable = group.durable;
-        drop(group);
-        let result = self.lead(durable);
-        let mut group = self.group.lock();
-        group.leading = None;
-        let result = match result {
-            Ok(now) => {
-                group.durable = group.durable.max(now);
-                if now >= sequence {
-                    Ok(())
-                } else {
-                    Err(StoreError::Invalid(format!(
-                        "sequence {sequence} was never committed"
-                    )))
-                }
-            }
-            Err(StoreError::Stopped(cause)) => Err(StoreError::Stopped(cause)),
-            Err(error) => Err(self.stop.latch(&error.to_string())),
+        let flush = Flush {
+            journal: self,
+            sequence,
         };
-        drop(group);
-        self.flushed.notify_all();
-        result
+        match self.flushes.join(&*self.clock, LEADER_LOOKED_AT, &flush)? {
+            _ if self.durable() >= sequence => Ok(()),
+            Some(Ok(_)) => Err(StoreError::Invalid(format!(
+                "sequence {sequence} was never committed"
+            ))),
+            Some(Err(error)) => Err(error),
+            None => Err(self.stop.latch("a flush was interrupted by an internal error")),
+        }
     }
 
     /// Nobody waits for somebody who may wait for a device that does not answer: it may be so for good. What is to become durable stays
     /// with him, and is so once he has come through.
-    pub(crate) fn refuse_to_wait_for(&self, since: Instant) -> Result<(), StoreError> {
+    pub(crate) fn refuse_to_wait_for(&self, since: u64) -> Result<(), StoreError> {
         let found = self.pool.first_found_silent();
-        let hangs = found.is_some_and(|found| may_hang(since, found, Instant::now()));
+        let hangs = found.is_some_and(|found| may_hang(since, found, self.clock.monotonic_nanoseconds()));
         match self.pool.silent().first().filter(|_| hangs) {
             Some((_, path, _)) => Err(StoreError::Device(
                 format!("cannot flush {path}: the device does not answer").into(),
@@ -296,12 +268,55 @@ pub(crate) struct EndOfLog {
     pub(crate) given_up: Option<String>,
 }
 
-/// State of the group commit.
-pub(crate) struct GroupState {
-    /// Everything up to here is durable.
-    durable: u64,
-    /// A leader is writing, since then.
-    leading: Option<std::time::Instant>,
+/// What somebody wants to be durable.
+struct Flush<'a> {
+    journal: &'a Journal,
+    sequence: u64,
+}
+
+impl Round for Flush<'_> {
+    type Result = Result<u64, StoreError>;
+    type Refusal = StoreError;
+
+    fn is_served(&self, _is_later: bool) -> bool {
+        self.journal.durable() >= self.sequence
+    }
+
+    fn may_wait(&self, since: u64, is_late: bool) -> Result<(), StoreError> {
+        match is_late {
+            true => self.journal.refuse_to_wait_for(since),
+            false => self.journal.stop.check_running(),
+        }
+    }
+
+    fn may_lead(&self) -> Result<(), StoreError> {
+        self.journal.stop.check_running()?;
+        // To lead would be to wait in the kernel, with what is pending.
+        match self.journal.pool.is_silent() {
+            true => Err(StoreError::Device(
+                "cannot flush: no device of the pool answers".into(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn lead(&self) -> Result<u64, StoreError> {
+        let journal = self.journal;
+        match journal.lead(journal.durable()) {
+            Ok(now) => {
+                journal.durable.fetch_max(now, Release);
+                Ok(now)
+            }
+            Err(StoreError::Stopped(cause)) => Err(StoreError::Stopped(cause)),
+            Err(error) => Err(journal.stop.latch(&error.to_string())),
+        }
+    }
+
+    fn interrupted(&self) {
+        self.journal
+            .stop
+            .latch("a flush was interrupted by an internal error");
+    }
 }
 
 #[cfg(test)]
@@ -310,8 +325,7 @@ mod tests {
 
     #[test]
     fn a_leader_is_given_up_only_once_he_may_hang_at_the_silent_device() {
-        let start = Instant::now();
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let at = |seconds: u64| seconds * 1_000_000_000;
         // He began before it was found silent: he may have asked it. For a moment he may still come through.
         assert!(!may_hang(at(0), at(30), at(31)));
         assert!(may_hang(at(0), at(30), at(32)));

@@ -10,5 +10,5 @@ mod log_room;
 
 pub(crate) use checkpoint::{Checkpoint, SLICE_BYTES};
 pub(crate) use device_failure::LOG_LEAVES_MAX;
-pub(crate) use group_commit::{EndOfLog, GroupState, Journal};
+pub(crate) use group_commit::{EndOfLog, Journal};
 pub(crate) use log_room::{Margin, log_bytes};

@@ -12,9 +12,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use parking_lot::Mutex;
 use terrace_meta::{Progress, Tree};
 use terrace_store::StoreError;
+use terrace_sync::{Clock, Mutex, rank};
 
 use super::turn::{Maintenance, TURN_WAIT};
 use crate::{
@@ -34,7 +34,8 @@ pub(crate) struct Merger {
     pub(super) space: Arc<SpaceView>,
     pub(super) journal: Arc<Journal>,
     /// Held by whoever writes tables, and by whoever copies the segments that they lie in.
-    pub(super) tables: Mutex<()>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) tables: Mutex<(), rank::chunk::Tables>,
     pub(super) waiting_for_tables: AtomicUsize,
 }
 
@@ -46,6 +47,7 @@ impl Merger {
             meta: handles.meta.clone(),
             space: space.clone(),
             journal: journal.clone(),
+            clock: handles.options.clock.clone(),
             tables: Mutex::new(()),
             waiting_for_tables: AtomicUsize::new(0),
         }
@@ -158,7 +160,7 @@ impl Merger {
         let mut waiting = None;
         while self.space.is_full_of_records() {
             waiting.get_or_insert_with(|| Waiting::of(&self.waiting_for_tables));
-            let Some(_tables) = self.tables.try_lock_for(TURN_WAIT) else {
+            let Some(_tables) = self.tables.lock_within(&*self.clock, TURN_WAIT) else {
                 continue;
             };
             // Without room for tables they stay where they are.

@@ -5,15 +5,12 @@
 //! as a read takes: beside readers the flush that segments wait for comes with somebody else's or once in a while, and what is
 //! discarded are single segments that are still free then.
 
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use terrace_meta::{Operation, Tree};
 use terrace_pool::{Pool, SegmentId};
 use terrace_store::StoreError;
+use terrace_sync::Clock;
 
 use super::turn::Maintenance;
 use crate::{
@@ -35,15 +32,15 @@ const BESIDE_READERS_SHORT: Duration = Duration::from_millis(500);
 pub(crate) struct Released {
     /// Went back without a word to their device.
     not_discarded: BTreeSet<SegmentId>,
-    flushed: Option<Instant>,
-    discarded: Option<Instant>,
+    flushed: Option<u64>,
+    discarded: Option<u64>,
 }
 
 /// Whether it is that long ago; then it is now.
-fn is_due(last: &mut Option<Instant>, after: Duration) -> bool {
-    let due = last.is_none_or(|last| last.elapsed() >= after);
+fn is_due(clock: &dyn Clock, last: &mut Option<u64>, after: Duration) -> bool {
+    let due = last.is_none_or(|last| clock.since(last) >= after);
     if due {
-        *last = Some(Instant::now());
+        *last = Some(clock.monotonic_nanoseconds());
     }
     due
 }
@@ -139,7 +136,8 @@ impl Reclaimer {
     pub(super) fn discard_released(&self, state: &mut Maintenance) -> bool {
         let waiting = &mut state.released;
         if waiting.not_discarded.is_empty()
-            || self.space.is_beside_readers() && !is_due(&mut waiting.discarded, BESIDE_READERS)
+            || self.space.is_beside_readers()
+                && !is_due(&*self.options.clock, &mut waiting.discarded, BESIDE_READERS)
         {
             return false;
         }
@@ -172,7 +170,10 @@ impl Reclaimer {
             true => BESIDE_READERS,
             false => BESIDE_READERS_SHORT,
         };
-        if !any || self.space.is_beside_readers() && !is_due(&mut state.released.flushed, after) {
+        if !any
+            || self.space.is_beside_readers()
+                && !is_due(&*self.options.clock, &mut state.released.flushed, after)
+        {
             return Ok(false);
         }
         self.wait_for_release(state)

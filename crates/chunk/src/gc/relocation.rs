@@ -8,9 +8,9 @@
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
-use parking_lot::Mutex;
 use terrace_pool::{Pool, SegmentId};
 use terrace_store::{ChunkId, Owner, Placement, RewriteOutcome, StoreError};
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     Handles,
@@ -273,7 +273,7 @@ impl Relocator {
             }
         }
         let found = page.candidates.iter();
-        let found: Vec<Mutex<Found>> = found.map(|_| Mutex::default()).collect();
+        let found: Vec<Mutex<Found, rank::Leaf>> = found.map(|_| Mutex::default()).collect();
         self.reader.read_spans(&stored, &|number, bytes| {
             let (at, is_header) = wanted[number];
             let one = &page.candidates[at];

@@ -5,11 +5,11 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_log::Log;
 use terrace_meta::{ExtentError, Tree};
 use terrace_pool::{Pool, SegmentRange};
 use terrace_store::{ChunkId, StoreError};
+use terrace_sync::{Clock, Mutex, MutexGuard, rank};
 
 use super::{
     compaction::Compactor,
@@ -52,7 +52,8 @@ pub(crate) struct Collector {
     pub(super) reclaimer: Arc<Reclaimer>,
     pub(super) merger: Arc<Merger>,
     pub(super) compactor: Arc<Compactor>,
-    pub(super) maintenance: Mutex<Maintenance>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) maintenance: Mutex<Maintenance, rank::chunk::Turn>,
 }
 
 impl Collector {
@@ -82,6 +83,7 @@ impl Collector {
             reclaimer: reclaimer.clone(),
             merger: merger.clone(),
             compactor: compactor.clone(),
+            clock: handles.options.clock.clone(),
             maintenance: Mutex::new(Maintenance::default()),
         }
     }
@@ -155,7 +157,7 @@ impl Collector {
 
     /// The same, after so long at most.
     pub(crate) fn try_turn_for(&self, patience: Duration) -> Option<Turn<'_>> {
-        self.maintenance.try_lock_for(patience)
+        self.maintenance.lock_within(&*self.clock, patience)
     }
 
     /// Whether all that is to be freed has been counted since the opening.
@@ -168,13 +170,16 @@ impl Collector {
     pub(crate) fn step(&self) -> Result<Step, StoreError> {
         self.stop.check_running()?;
         // Whoever makes room for what they write lets go after each piece: the two take turns, or they would do all of it alone.
-        let Some(mut state) = self.maintenance.try_lock_for(TURN_WAIT) else {
+        let Some(mut state) = self.maintenance.lock_within(&*self.clock, TURN_WAIT) else {
             return Ok(Step::Idle);
         };
         self.step_locked(&mut state)
     }
 
-    pub(crate) fn step_locked(&self, state: &mut MutexGuard<'_, Maintenance>) -> Result<Step, StoreError> {
+    pub(crate) fn step_locked(
+        &self,
+        state: &mut MutexGuard<'_, Maintenance, rank::chunk::Turn>,
+    ) -> Result<Step, StoreError> {
         // Whatever else there is to do makes more of them.
         if self.space.is_full_of_records() && self.merger.write_tables() {
             return Ok(Step::More);

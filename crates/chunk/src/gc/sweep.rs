@@ -10,10 +10,10 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_pool::{PoolId, SegmentId};
 use terrace_store::{CHUNK_BYTES_MAX, ChunkId, Owner, Placement, RewriteOutcome, StoreError};
+use terrace_sync::{Mutex, rank};
 
 use super::relocation::{Candidate, Relocator, is_good};
 use crate::{
@@ -248,10 +248,14 @@ impl Relocator {
         to_read: Option<Range<usize>>,
     ) -> (Result<RewriteOutcome, StoreError>, Option<Held>) {
         let known_at = self.catalog.newest();
-        let parts = Mutex::new(found.chunks(PART_CHUNKS));
-        let all = Mutex::new((Ok(()), RewriteOutcome::default(), Vec::with_capacity(found.len())));
+        let parts = Mutex::<_, rank::Leaf>::new(found.chunks(PART_CHUNKS));
+        let all =
+            Mutex::<_, rank::Leaf>::new((Ok(()), RewriteOutcome::default(), Vec::with_capacity(found.len())));
         let hands = found.len().div_ceil(PART_CHUNKS) + usize::from(to_read.is_some());
-        let (to_read, ahead) = (Mutex::new(to_read), Mutex::new(None));
+        let (to_read, ahead) = (
+            Mutex::<_, rank::Leaf>::new(to_read),
+            Mutex::<_, rank::Leaf>::new(None),
+        );
         self.crew.run(hands, || {
             let extent = to_read.lock().take();
             if let Some(extent) = extent {
@@ -259,7 +263,9 @@ impl Relocator {
                 *ahead.lock() = Some(held);
             }
             loop {
-                let Some(part) = parts.lock().next().filter(|_| all.lock().0.is_ok()) else {
+                let is_well = all.lock().0.is_ok();
+                let next = parts.lock().next();
+                let Some(part) = next.filter(|_| is_well) else {
                     break;
                 };
                 let (mut outcome, mut begun) = (RewriteOutcome::default(), Vec::with_capacity(part.len()));

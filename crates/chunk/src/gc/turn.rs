@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use parking_lot::MutexGuard;
 use terrace_pool::SegmentId;
+use terrace_sync::{MutexGuard, rank};
 
 use super::{compaction::Emptying, packing::Grain, reclaim::Reclaim, release::Released};
 use crate::durability::Checkpoint;
@@ -68,4 +68,4 @@ impl Maintenance {
 }
 
 /// Who holds it has the turn.
-pub(crate) type Turn<'a> = MutexGuard<'a, Maintenance>;
+pub(crate) type Turn<'a> = MutexGuard<'a, Maintenance, rank::chunk::Turn>;

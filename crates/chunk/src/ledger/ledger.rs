@@ -18,10 +18,10 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use terrace_codec::NumberHasher;
 use terrace_pool::SegmentId;
 use terrace_store::ChunkId;
+use terrace_sync::{Condvar, Mutex, MutexGuard, rank};
 
 use crate::encoding::{ChunkRecord, Location};
 
@@ -106,7 +106,7 @@ pub struct LedgerState {
 /// The ledger and their lock.
 #[derive(Default)]
 pub struct Ledger {
-    ledger: Mutex<LedgerState>,
+    ledger: Mutex<LedgerState, rank::append::Ledger>,
     unclaimed: Condvar,
 }
 
@@ -147,7 +147,7 @@ impl Drop for Claimed<'_> {
 
 impl Ledger {
     /// Locks the ledger.
-    pub fn lock(&self) -> MutexGuard<'_, LedgerState> {
+    pub fn lock(&self) -> MutexGuard<'_, LedgerState, rank::append::Ledger> {
         self.ledger.lock()
     }
 

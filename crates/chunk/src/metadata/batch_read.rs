@@ -106,12 +106,12 @@ mod tests {
         atomic::{AtomicBool, Ordering},
     };
 
-    use parking_lot::Mutex;
     use terrace_device::{
         Cause, Device, DeviceError, MemoryDevice, Operation, ReadRequest, SeededRandomness,
     };
     use terrace_meta::{Extent, ExtentStorage};
     use terrace_pool::{CreateOptions, Parallelism, Pool, TierSettings};
+    use terrace_sync::{Mutex, rank};
 
     use super::*;
 
@@ -119,7 +119,7 @@ mod tests {
     struct Watched {
         inner: MemoryDevice,
         fails: AtomicBool,
-        together: Mutex<Vec<usize>>,
+        together: Mutex<Vec<usize>, rank::Leaf>,
     }
 
     impl Device for Watched {

@@ -309,10 +309,10 @@ fn describe_alone(copies: Copies, cause: &str) -> ExtentError {
 mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
-    use parking_lot::Mutex;
     use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
     use terrace_meta::ExtentRead;
     use terrace_pool::{CreateOptions, Parallelism, Pool, SEGMENT_AREA_OFFSET, TierSettings};
+    use terrace_sync::{Mutex, rank};
 
     use super::*;
 
@@ -353,7 +353,7 @@ mod tests {
     struct Misreading {
         memory: MemoryDevice,
         /// Of the reads of segments to come: which of them give something else, always the same.
-        wrong: Mutex<Vec<bool>>,
+        wrong: Mutex<Vec<bool>, rank::Leaf>,
     }
 
     impl Device for Misreading {

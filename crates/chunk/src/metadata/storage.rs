@@ -13,12 +13,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use terrace_codec::{DecodeError, Reader};
 use terrace_device::AlignedBuffer;
 use terrace_log::Copies;
 use terrace_meta::{Extent, ExtentError, ExtentRead, ExtentStorage};
 use terrace_pool::{Pool, PoolError, SegmentId};
+use terrace_sync::{Mutex, rank};
 
 use super::{
     listing::LISTED_MOST,
@@ -58,7 +58,7 @@ pub(crate) struct State {
 /// Extents in segments; where their copies lie: `mirroring.rs`.
 pub struct MetaStorage {
     pub(super) pool: Arc<Pool>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<State, rank::extents::Extents>,
     /// Free segments that are the log's.
     left_for_log: AtomicU64,
     /// Segments that a root can list.
@@ -601,7 +601,7 @@ mod tests {
     /// A device in RAM that calls somebody at its next flush, and can be gone.
     struct Hooked {
         inner: MemoryDevice,
-        at_flush: Mutex<Option<Hook>>,
+        at_flush: Mutex<Option<Hook>, rank::Leaf>,
         gone: AtomicBool,
     }
 

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, ChunkFill, ChunkId};
+use terrace_sync::{Mutex, rank};
 
 use super::{reader::ChunkReader, spans::Stored, verification::blocks_of};
 use crate::encoding::{ChunkRecord, compression};
@@ -40,7 +40,7 @@ impl ChunkReader {
 
         let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(order.len());
         let mut stored: Vec<Stored> = Vec::with_capacity(order.len());
-        let mut pieces: Vec<Mutex<Piece<'_>>> = Vec::with_capacity(order.len());
+        let mut pieces: Vec<Mutex<Piece<'_>, rank::Leaf>> = Vec::with_capacity(order.len());
         let of_chunks = order.chunk_by_mut(|one, other| one.id == other.id);
         for (of_chunk, record) in of_chunks.zip(&records) {
             let first = pieces.len();
@@ -101,7 +101,7 @@ impl ChunkReader {
 impl Wanted<'_> {
     /// Gives each piece its part of the content, if that is what the record says. `stored`: the blocks, or the payload of a
     /// chunk that is not in blocks.
-    fn copy_to(&self, stored: &[u8], pieces: &[Mutex<Piece<'_>>]) {
+    fn copy_to(&self, stored: &[u8], pieces: &[Mutex<Piece<'_>, rank::Leaf>]) {
         let record = self.record;
         if record.is_in_blocks() {
             for piece in pieces {

@@ -6,11 +6,11 @@
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_meta::{Operation, Tree};
 use terrace_pool::Pool;
 use terrace_store::{BLOCK_BYTES, ChunkId, ChunkInfo, ChunkPart, StoreError};
+use terrace_sync::{Mutex, rank};
 
 use super::{
     spans::{Stored, units_of},
@@ -106,9 +106,9 @@ pub(crate) struct ChunkReader {
     pub(super) crew: Arc<Crew>,
     pub(super) stop: Arc<Stop>,
     pub(super) catalog: Arc<Catalog>,
-    pub(super) repairs: Mutex<BTreeSet<ChunkId>>,
+    pub(super) repairs: Mutex<BTreeSet<ChunkId>, rank::Leaf>,
     /// Chunks of which somebody found no good copy, though a device that has one is there.
-    pub(super) unreadable: Mutex<BTreeSet<ChunkId>>,
+    pub(super) unreadable: Mutex<BTreeSet<ChunkId>, rank::Leaf>,
 }
 
 impl ChunkReader {
@@ -340,7 +340,7 @@ impl ChunkReader {
             .filter_map(|(at, (record, part))| Extract::new(at, record.as_ref()?, part))
             .collect();
         let stored: Vec<Stored> = wanted.iter().map(|one| one.stored).collect();
-        let found: Vec<Mutex<Option<Bytes>>> = ids.iter().map(|_| Mutex::new(None)).collect();
+        let found: Vec<Mutex<Option<Bytes>, rank::Leaf>> = ids.iter().map(|_| Mutex::new(None)).collect();
         self.read_spans(&stored, &|number, stored| {
             let one = &wanted[number];
             *found[one.at].lock() = one.verified(stored);

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use parking_lot::Mutex;
 use terrace_pool::{Pool, SegmentId, SegmentRead};
+use terrace_sync::{Mutex, rank};
 
 use super::reader::{BUFFER, ChunkReader, SMALL_BYTES};
 use crate::{
@@ -82,7 +82,7 @@ impl ChunkReader {
         if batches.is_empty() {
             return;
         }
-        let rest = Mutex::new(batches.iter());
+        let rest = Mutex::<_, rank::Leaf>::new(batches.iter());
         self.crew.run(batches.len(), || {
             loop {
                 let Some(batch) = rest.lock().next() else { break };

@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 
-use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_log::Scanned;
 use terrace_meta::Operation;
 use terrace_pool::Pool;
 use terrace_store::ChunkId;
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     encoding::{ChunkHeader, ChunkRecord, LoggedBatch, TABLE_CHUNKS, chunk_of_key},
@@ -80,7 +80,7 @@ fn untold(pool: &Pool, crew: &Crew, chunks: &[(ChunkId, &ChunkRecord)]) -> Vec<C
         there.map(|location| (*id, Stored::header(*location)))
     });
     let (ids, headers): (Vec<ChunkId>, Vec<Stored>) = apart.unzip();
-    let told = Mutex::new(vec![false; ids.len()]);
+    let told = Mutex::<_, rank::Leaf>::new(vec![false; ids.len()]);
     read_all(pool, crew, &headers, &|at, head| {
         let tells = ChunkHeader::decode(head).is_ok_and(|header| header.id == ids[at]);
         told.lock()[at] = tells;
@@ -166,7 +166,7 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
         })
         .collect();
     let wanted: Vec<Stored> = firsts.iter().map(|(_, stored)| *stored).collect();
-    let good: Vec<Mutex<bool>> = open.iter().map(|_| Mutex::new(false)).collect();
+    let good: Vec<Mutex<bool, rank::Leaf>> = open.iter().map(|_| Mutex::new(false)).collect();
     read_all(pool, crew, &wanted, &|at, stored| {
         let (number, _) = firsts[at];
         if let Some(record) = records[number] {
@@ -186,7 +186,7 @@ fn verify_lives(pool: &Pool, crew: &Crew, lives: &mut [Life], prefix: usize) {
 /// Calls `each` with the number and the bytes of what of `wanted` can be read, neighbours in one read.
 fn read_all(pool: &Pool, crew: &Crew, wanted: &[Stored], each: &(dyn Fn(usize, &[u8]) + Sync)) {
     let spans = neighbours(wanted);
-    let rest = Mutex::new(spans.iter());
+    let rest = Mutex::<_, rank::Leaf>::new(spans.iter());
     crew.run(spans.len(), || {
         let mut buffer = AlignedBuffer::default();
         loop {

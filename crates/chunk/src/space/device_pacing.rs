@@ -53,12 +53,12 @@ impl SpaceView {
     /// Whether users read from any device.
     pub(crate) fn is_beside_readers(&self) -> bool {
         let is_read = |tier| !self.spacing.asked(tier).is_zero();
-        self.options.threads > 0 && (0..TIERS as u8).any(is_read)
+        (0..TIERS as u8).any(is_read)
     }
 
     /// Whether this store's own work can wait.
     fn has_time(&self) -> bool {
-        self.options.threads > 0 && !self.need.is_felt() && self.throttle_share_of_pool() > 0.0
+        !self.need.is_felt() && self.throttle_share_of_pool() > 0.0
     }
 
     /// The same, and no tier will soon need what is given up.
@@ -70,7 +70,7 @@ impl SpaceView {
     /// it takes hardly longer in pieces.
     pub(crate) fn piece_bytes(&self, tier: u8) -> usize {
         let asked = self.spacing.asked(tier);
-        match !asked.is_zero() && asked <= QUICK && self.options.threads > 0 {
+        match !asked.is_zero() && asked <= QUICK {
             true => PIECE_BYTES,
             false => BUFFER_BYTES,
         }
@@ -80,7 +80,7 @@ impl SpaceView {
     pub(crate) fn rest_beside_users(&self, tier: u8) {
         let rest = self.spacing_of(tier);
         if !rest.is_zero() {
-            std::thread::sleep(rest);
+            self.options.clock.rest(rest);
         }
     }
 }

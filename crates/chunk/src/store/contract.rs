@@ -1,6 +1,6 @@
 //! The contract of a store, as the components keep it.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use terrace_meta::Value;
@@ -13,7 +13,7 @@ use super::ChunkStore;
 use crate::{errors::meta_error, space::StreamKey};
 
 impl Store for ChunkStore {
-    fn check_answers(&self, since: Instant) -> Result<(), StoreError> {
+    fn check_answers(&self, since: u64) -> Result<(), StoreError> {
         self.journal.refuse_to_wait_for(since)
     }
 

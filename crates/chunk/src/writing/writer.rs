@@ -6,12 +6,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use parking_lot::Mutex;
 use terrace_meta::Tree;
 use terrace_pool::Pool;
 use terrace_store::{
     CHUNK_BYTES_MAX, ChunkId, Compression, Dedup, Piece, Placement, StoreError, Trial, Written,
 };
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     Handles, Options,
@@ -74,7 +74,7 @@ pub(crate) struct ChunkWriter {
     pub(super) space: Arc<SpaceView>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) admission: Arc<Admission>,
-    pub(super) scratch: Mutex<Vec<Scratch>>,
+    pub(super) scratch: Mutex<Vec<Scratch>, rank::Leaf>,
 }
 
 impl ChunkWriter {
@@ -113,10 +113,10 @@ impl ChunkWriter {
         let total: usize = pieces.iter().map(|piece| piece.content.len()).sum();
         let mean = (total / pieces.len().max(1)).max(1);
         let run = (RUN_BYTES / mean).clamp(RUN_PIECES.start, RUN_PIECES.end - 1);
-        let results: Vec<Mutex<Option<Result<Written, StoreError>>>> =
+        let results: Vec<Mutex<Option<Result<Written, StoreError>>, rank::Leaf>> =
             pieces.iter().map(|_| Mutex::new(None)).collect();
         let runs: Vec<(&[Piece<'_>], &[_])> = pieces.chunks(run).zip(results.chunks(run)).collect();
-        let rest = Mutex::new(runs.into_iter());
+        let rest = Mutex::<_, rank::Leaf>::new(runs.into_iter());
         let work = || {
             let mut scratch = self.scratch.lock().pop().unwrap_or_default();
             loop {
@@ -148,7 +148,7 @@ impl ChunkWriter {
     fn write_run(
         &self,
         pieces: &[Piece<'_>],
-        results: &[Mutex<Option<Result<Written, StoreError>>>],
+        results: &[Mutex<Option<Result<Written, StoreError>>, rank::Leaf>],
         scratch: &mut Scratch,
     ) {
         let hashes: Vec<[u8; 32]> = pieces

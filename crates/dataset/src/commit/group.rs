@@ -10,65 +10,17 @@ use crate::{
     posix::FsError,
     settings::Durability,
 };
-use std::{
-    sync::{
-        Arc,
-        atomic::{
-            AtomicBool,
-            Ordering::{Relaxed, SeqCst},
-        },
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicBool,
+        Ordering::{Relaxed, SeqCst},
     },
-    time::Instant,
 };
 
-use parking_lot::{Condvar, Mutex};
 use terrace_cache::Service;
 use terrace_store::Sequence;
-
-#[derive(Default)]
-struct Rounds {
-    started: u64,
-    finished: u64,
-    /// Since when one is under way.
-    running: Option<Instant>,
-    last: Option<Result<Sequence, FsError>>,
-}
-
-/// Those who wait for a commit together.
-#[derive(Default)]
-struct Group {
-    rounds: Mutex<Rounds>,
-    finished: Condvar,
-    skipped: AtomicBool,
-}
-
-impl Group {
-    /// A freeze could not take what is dirty because an earlier one was still to be committed.
-    fn skipped(&self) {
-        self.skipped.store(true, SeqCst);
-    }
-
-    fn take_skipped(&self) -> bool {
-        self.skipped.swap(false, SeqCst)
-    }
-}
-
-/// Ends a round even if its work panics, so that nobody waits forever.
-struct Round<'a> {
-    group: &'a Group,
-    number: u64,
-    result: Result<Sequence, FsError>,
-}
-
-impl Drop for Round<'_> {
-    fn drop(&mut self) {
-        let mut rounds = self.group.rounds.lock();
-        rounds.finished = self.number;
-        rounds.running = None;
-        rounds.last = Some(self.result.clone());
-        self.group.finished.notify_all();
-    }
-}
+use terrace_sync::{Mutex, Round, Rounds, rank};
 
 /// What is frozen and waits to be committed, and those who wait for it.
 pub(crate) struct CommitQueue {
@@ -77,10 +29,13 @@ pub(crate) struct CommitQueue {
     pub(super) epoch: Arc<DirtyEpoch>,
     builder: Builder,
     /// What a freeze took and no commit has taken over yet. Used under the commit lock.
-    pending: Mutex<Option<Frozen>>,
+    pending: Mutex<Option<Frozen>, rank::dataset::Frozen>,
     /// A commit is being built.
     building: AtomicBool,
-    group: Group,
+    /// Those who wait for a commit together.
+    rounds: Rounds<Result<Sequence, FsError>, rank::Leaf>,
+    /// A freeze could not take what was dirty, because an earlier one was still to be committed.
+    skipped: AtomicBool,
 }
 
 impl CommitQueue {
@@ -101,41 +56,16 @@ impl CommitQueue {
             },
             pending: Mutex::default(),
             building: AtomicBool::new(false),
-            group: Group::default(),
+            rounds: Rounds::default(),
+            skipped: AtomicBool::new(false),
         })
     }
 
     /// Hands everything done so far to the store; returns the sequence to flush.
     pub(crate) fn commit(&self) -> Result<Sequence, FsError> {
-        let mut rounds = self.group.rounds.lock();
-        let mine = rounds.started + 1;
-        while let Some(since) = rounds.running {
-            let waited = self.group.finished.wait_for(&mut rounds, ANSWERS_LOOK);
-            if rounds.finished >= mine {
-                break;
-            }
-            if waited.timed_out() && rounds.running == Some(since) {
-                self.dataset.store().check_answers(since)?;
-            }
-        }
-        if rounds.finished >= mine {
-            return rounds
-                .last
-                .clone()
-                .unwrap_or_else(|| Ok(self.dataset.store().newest()));
-        }
-        rounds.running = Some(Instant::now());
-        rounds.started += 1;
-        let number = rounds.started;
-        drop(rounds);
-        let failed = Err(FsError::io("the commit was interrupted"));
-        let mut round = Round {
-            group: &self.group,
-            number,
-            result: failed,
-        };
-        round.result = self.commit_now();
-        round.result.clone()
+        let clock = &*self.dataset.environment().clock;
+        let committed = self.rounds.join(clock, ANSWERS_LOOK, self)?;
+        committed.unwrap_or_else(|| Err(FsError::io("the commit was interrupted")))
     }
 
     fn commit_now(&self) -> Result<Sequence, FsError> {
@@ -152,7 +82,7 @@ impl CommitQueue {
             let _still = self.epoch.stand_still()?;
             let stopped = self.epoch.stop();
             // What an earlier freeze had to leave out is in this one.
-            self.group.take_skipped();
+            self.skipped.store(false, SeqCst);
             let frozen = Frozen::freeze(&stopped, self.dataset.current_checkpoint());
             *self.pending.lock() = Some(frozen);
         }
@@ -165,14 +95,14 @@ impl CommitQueue {
         let mut pending = self.pending.lock();
         match *pending {
             None => *pending = Some(Frozen::freeze(stopped, checkpoint)),
-            Some(_) => self.group.skipped(),
+            Some(_) => self.skipped.store(true, SeqCst),
         }
     }
 
     /// Commits what is frozen; an error also if a freeze could not take what was dirty then. The commit lock is held.
     pub(crate) fn commit_frozen(&self) -> Result<Sequence, FsError> {
         let sequence = self.commit_pending()?;
-        if self.group.take_skipped() {
+        if self.skipped.swap(false, SeqCst) {
             return Err(FsError::io(
                 "an earlier commit had failed and was made up for only now; try again",
             ));
@@ -246,5 +176,29 @@ impl CommitQueue {
         } else {
             Ok(())
         }
+    }
+}
+
+impl Round for CommitQueue {
+    type Result = Result<Sequence, FsError>;
+    type Refusal = FsError;
+
+    fn is_served(&self, is_later: bool) -> bool {
+        is_later
+    }
+
+    fn may_wait(&self, since: u64, is_late: bool) -> Result<(), FsError> {
+        match is_late {
+            true => Ok(self.dataset.store().check_answers(since)?),
+            false => Ok(()),
+        }
+    }
+
+    fn may_lead(&self) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn lead(&self) -> Result<Sequence, FsError> {
+        self.commit_now()
     }
 }

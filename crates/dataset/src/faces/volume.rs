@@ -119,7 +119,8 @@ impl Volume {
         let _admitted = self.live.admission.admit(bytes)?;
         let through = self.live.through.store_through(&self.object, offset, data)?;
         if through.is_none() {
-            self.live.dataset.environment().budget.throttle(bytes);
+            let environment = self.live.dataset.environment();
+            environment.budget.throttle(&*environment.clock, bytes);
         }
         {
             // Whole blocks change at one moment, under the state's lock: their writers need no other order. Whoever changes a

@@ -20,11 +20,11 @@ use std::{
             Ordering::{self},
         },
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
+use terrace_sync::{Mutex, MutexGuard, RwLock, rank};
 
 /// How often a waiting caller checks whether a silent device may block the thread that it waits for.
 pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
@@ -34,14 +34,14 @@ const LOCK_LOOK: Duration = Duration::from_millis(10);
 /// One dataset, as long as the pool is open.
 pub struct DatasetState {
     number: u32,
-    kind: RwLock<Kind>,
-    name: RwLock<Arc<str>>,
+    kind: RwLock<Kind, rank::Leaf>,
+    name: RwLock<Arc<str>, rank::Leaf>,
     environment: Arc<Environment>,
     checkpoints: Arc<Checkpoints>,
-    commit: Mutex<()>,
-    settings: RwLock<Arc<Settings>>,
-    held: RwLock<Held>,
-    counters: Mutex<Counters>,
+    commit: Mutex<(), rank::dataset::Commit>,
+    settings: RwLock<Arc<Settings>, rank::Leaf>,
+    held: RwLock<Held, rank::dataset::Held>,
+    counters: Mutex<Counters, rank::Leaf>,
     next_object: AtomicU64,
     usage: Arc<Usage>,
     orphans: AtomicBool,
@@ -52,7 +52,7 @@ pub struct DatasetState {
     failed_commits: AtomicU32,
     committed_nanoseconds: AtomicU64,
     /// Changed under the commit lock.
-    recount: Mutex<Option<Recount>>,
+    recount: Mutex<Option<Recount>, rank::Leaf>,
 }
 
 impl DatasetState {
@@ -161,15 +161,18 @@ impl DatasetState {
     }
 
     /// Taken from before the freeze until after the commit.
-    pub fn commit_lock(&self) -> MutexGuard<'_, ()> {
+    pub fn commit_lock(&self) -> MutexGuard<'_, (), rank::dataset::Commit> {
         self.commit.lock()
     }
 
     /// The same; an error if its holder may be blocked by a silent device.
-    pub fn commit_lock_while_answered(&self) -> Result<MutexGuard<'_, ()>, StoreError> {
-        let since = Instant::now();
+    pub fn commit_lock_while_answered(
+        &self,
+    ) -> Result<MutexGuard<'_, (), rank::dataset::Commit>, StoreError> {
+        let clock = &*self.environment().clock;
+        let since = clock.monotonic_nanoseconds();
         loop {
-            match self.commit.try_lock_for(ANSWERS_LOOK) {
+            match self.commit.lock_within(clock, ANSWERS_LOOK) {
                 Some(lock) => return Ok(lock),
                 None => self.store().check_answers(since)?,
             }
@@ -177,9 +180,13 @@ impl DatasetState {
     }
 
     /// The same, unless `gives_up` says before it is free that there is something better to do.
-    pub fn commit_lock_unless(&self, gives_up: impl Fn() -> bool) -> Option<MutexGuard<'_, ()>> {
+    pub fn commit_lock_unless(
+        &self,
+        gives_up: impl Fn() -> bool,
+    ) -> Option<MutexGuard<'_, (), rank::dataset::Commit>> {
+        let clock = &*self.environment().clock;
         while !gives_up() {
-            if let Some(lock) = self.commit.try_lock_for(LOCK_LOOK) {
+            if let Some(lock) = self.commit.lock_within(clock, LOCK_LOOK) {
                 return Some(lock);
             }
         }
@@ -268,7 +275,7 @@ impl DatasetState {
     }
 
     /// The held checkpoints.
-    pub fn held(&self) -> &RwLock<Held> {
+    pub fn held(&self) -> &RwLock<Held, rank::dataset::Held> {
         &self.held
     }
 

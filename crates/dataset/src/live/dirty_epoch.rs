@@ -12,8 +12,8 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX};
+use terrace_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 use super::{
     dataset_state::DatasetState,
@@ -40,8 +40,8 @@ pub(crate) type Riders = Vec<(Vec<u8>, Vec<u8>)>;
 /// See the module.
 pub(crate) struct DirtyEpoch {
     pub(super) dataset: Arc<DatasetState>,
-    gate: RwLock<()>,
-    dirty: Mutex<Vec<Arc<Object>>>,
+    gate: RwLock<(), rank::dataset::Gate>,
+    dirty: Mutex<Vec<Arc<Object>>, rank::Leaf>,
     buffers: Buffers,
     rooms: RoomPool,
     pending_frees: PendingFrees,
@@ -49,21 +49,21 @@ pub(crate) struct DirtyEpoch {
     pub(super) metadata: Metadata,
     /// For content that exists already and was mapped once more since the last freeze: it takes no room, but counts
     /// against a quota.
-    shared: Mutex<Option<Charge>>,
+    shared: Mutex<Option<Charge>, rank::dataset::SharedRoom>,
     /// Dirty bytes, frozen ones included.
     dirty_bytes: AtomicU64,
     /// Added under the gate.
-    riders: Mutex<Riders>,
+    riders: Mutex<Riders, rank::Leaf>,
     /// What is to be written ahead of a commit.
     queue: WriteAheadQueue,
     /// What was preallocated since the last freeze. Added under the gate.
-    promised: Mutex<Promised>,
+    promised: Mutex<Promised, rank::dataset::Promised>,
 }
 
 /// Nothing is changed as long as it lives.
 pub(crate) struct Stopped<'a> {
     epoch: &'a DirtyEpoch,
-    _gate: RwLockWriteGuard<'a, ()>,
+    _gate: RwLockWriteGuard<'a, (), rank::dataset::Gate>,
 }
 
 /// What a freeze takes, apart from the content of the objects.
@@ -177,7 +177,7 @@ impl DirtyEpoch {
     }
 
     /// Changes may be made as long as the answer lives; not to be taken twice by one thread.
-    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, (), rank::dataset::Gate> {
         self.dataset.environment().foreground.note();
         self.gate.read()
     }
@@ -237,7 +237,11 @@ impl DirtyEpoch {
     /// Waits for writes ahead that are under way; an error if they may be blocked by a silent device.
     pub(crate) fn stand_still(&self) -> Result<StoodStill<'_>, FsError> {
         let store = self.dataset.store();
-        Ok(self.queue.stand_still(|since| store.check_answers(since))?)
+        Ok(self
+            .queue
+            .stand_still(&*self.dataset.environment().clock, |since| {
+                store.check_answers(since)
+            })?)
     }
 
     /// What a commit would write or has written already, bytes.

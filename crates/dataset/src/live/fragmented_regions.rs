@@ -13,8 +13,8 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
-use parking_lot::Mutex;
 use terrace_codec::{Reader, Writer};
+use terrace_sync::{Mutex, rank};
 
 /// Regions that are noticed at most: 16 GiB of content.
 const FRAGMENTS_MAX: usize = 16_384;
@@ -105,7 +105,7 @@ struct Inner {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, rank::Leaf>,
 }
 
 impl Fragments {

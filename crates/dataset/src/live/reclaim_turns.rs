@@ -7,15 +7,15 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_store::Sequence;
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct ReclaimTurns {
-    room: Mutex<RoomTurn>,
+    room: Mutex<RoomTurn, rank::dataset::RoomTurn>,
     /// What was brought back on the landing tier beyond what the commits so far were to have, bytes.
-    landing: Mutex<u64>,
+    landing: Mutex<u64, rank::dataset::LandingTurn>,
     /// Until when nothing is looked at there.
     landing_rests_until: AtomicU64,
 }
@@ -42,12 +42,12 @@ impl RoomTurn {
 
 impl ReclaimTurns {
     /// Of who works for room.
-    pub(crate) fn room(&self) -> MutexGuard<'_, RoomTurn> {
+    pub(crate) fn room(&self) -> MutexGuard<'_, RoomTurn, rank::dataset::RoomTurn> {
         self.room.lock()
     }
 
     /// Of who clears the landing tier.
-    pub(crate) fn landing(&self) -> MutexGuard<'_, u64> {
+    pub(crate) fn landing(&self) -> MutexGuard<'_, u64, rank::dataset::LandingTurn> {
         self.landing.lock()
     }
 

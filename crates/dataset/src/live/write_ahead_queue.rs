@@ -8,10 +8,9 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Instant,
 };
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use terrace_sync::{Clock, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 use terrace_store::Written;
 
@@ -47,9 +46,9 @@ impl AheadTotals {
 
 /// What waits to be written ahead. A total is added to before its part, and taken from after it: it is never too low.
 pub(crate) struct WriteAheadQueue {
-    queue: Mutex<VecDeque<(Arc<Object>, u64)>>,
+    queue: Mutex<VecDeque<(Arc<Object>, u64)>, rank::Leaf>,
     /// Held in common by those who write.
-    writing: RwLock<()>,
+    writing: RwLock<(), rank::dataset::WriteAhead>,
     bytes: AtomicU64,
     totals: Arc<AheadTotals>,
 }
@@ -58,7 +57,7 @@ pub(crate) struct WriteAheadQueue {
 pub(crate) type Stored = Vec<(u64, u32, Option<Written>)>;
 
 /// Nothing is written ahead as long as it lives.
-pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, ()>;
+pub(crate) type StoodStill<'a> = RwLockWriteGuard<'a, (), rank::dataset::WriteAhead>;
 
 impl WriteAheadQueue {
     /// Of one dataset of those that have these totals.
@@ -96,18 +95,19 @@ impl WriteAheadQueue {
     }
 
     /// To be held by who writes ahead.
-    pub(crate) fn write(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn write(&self) -> RwLockReadGuard<'_, (), rank::dataset::WriteAhead> {
         self.writing.read()
     }
 
     /// Waits for writes ahead that are under way; now and then asks whether to give up.
     pub(crate) fn stand_still<E>(
         &self,
-        mut goes_on: impl FnMut(Instant) -> Result<(), E>,
+        clock: &dyn Clock,
+        mut goes_on: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<StoodStill<'_>, E> {
-        let since = Instant::now();
+        let since = clock.monotonic_nanoseconds();
         loop {
-            match self.writing.try_write_for(ANSWERS_LOOK) {
+            match self.writing.write_within(clock, ANSWERS_LOOK) {
                 Some(still) => return Ok(still),
                 None => goes_on(since)?,
             }

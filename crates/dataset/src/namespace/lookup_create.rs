@@ -16,8 +16,8 @@ use crate::{
     records::{FileKind, InodeRecord, Old, TARGET_BYTES_MAX},
     writing::{Admission, ContentWriter},
 };
-use parking_lot::Mutex;
 use std::sync::Arc;
+use terrace_sync::{Mutex, rank};
 
 /// Whether a name may be made.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
@@ -54,7 +54,7 @@ pub(crate) struct Namespace {
     pub(super) xattrs: Arc<ExtendedAttributes>,
     pub(super) lifetimes: Arc<Lifetimes>,
     /// One rename between directories at a time, so that the tree above a directory stands still.
-    pub(super) rename: Mutex<()>,
+    pub(super) rename: Mutex<(), rank::dataset::Rename>,
 }
 
 impl Namespace {

@@ -12,7 +12,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
+use terrace_sync::{MutexGuard, rank};
 
 /// Directories above one another at most; more means that records are damaged.
 const DEPTH_MAX: usize = 1 << 20;
@@ -28,9 +28,9 @@ const WHITEOUT: NewObject<'_> = NewObject {
 /// The states of both directories of a rename, locked together, so that who looks sees the names as they were or as they
 /// will be: never one object under both names that change places. In the order of their numbers.
 struct Both<'a> {
-    first: MutexGuard<'a, State>,
+    first: MutexGuard<'a, State, rank::dataset::Object>,
     /// Its number too; `None` if both are one directory.
-    second: Option<(u64, MutexGuard<'a, State>)>,
+    second: Option<(u64, MutexGuard<'a, State, rank::dataset::Object>)>,
 }
 
 impl<'a> Both<'a> {

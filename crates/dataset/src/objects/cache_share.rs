@@ -12,7 +12,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 /// Entries that a cache looks at when its turn comes.
 const TRIES: usize = 8;
@@ -50,7 +50,7 @@ struct Members {
 pub struct CacheShare {
     limit: AtomicU64,
     used: AtomicU64,
-    members: Mutex<Members>,
+    members: Mutex<Members, rank::Leaf>,
 }
 
 impl CacheShare {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::cache_share::{CacheShare, Evicts};
 
@@ -45,7 +45,7 @@ struct Shard<V> {
 
 /// See the module.
 pub(crate) struct ClockMap<V> {
-    shards: Box<[Mutex<Shard<V>>]>,
+    shards: Box<[Mutex<Shard<V>, rank::Leaf>]>,
     /// The shard whose entries are looked at next.
     hand: AtomicUsize,
     bytes: AtomicU64,
@@ -72,7 +72,7 @@ impl<V: Cached + 'static> ClockMap<V> {
         map
     }
 
-    fn shard(&self, key: (u64, u64)) -> &Mutex<Shard<V>> {
+    fn shard(&self, key: (u64, u64)) -> &Mutex<Shard<V>, rank::Leaf> {
         let hash = (key.0 ^ key.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 59) as usize % SHARDS]
     }

@@ -9,8 +9,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use parking_lot::Mutex;
 use terrace_store::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Written};
+use terrace_sync::{Mutex, rank};
 
 use crate::records::{REGION_BLOCKS, RegionRecord};
 
@@ -26,9 +26,9 @@ pub(crate) type Buffer = Arc<[u8; CHUNK_BYTES_MAX]>;
 
 /// Large buffers and single pages waiting to be used again.
 pub(crate) struct Buffers {
-    free: Mutex<Vec<Buffer>>,
+    free: Mutex<Vec<Buffer>, rank::Leaf>,
     limit: usize,
-    free_pages: Mutex<Vec<Page>>,
+    free_pages: Mutex<Vec<Page>, rank::Leaf>,
     pages_limit: usize,
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use terrace_sync::{Mutex, RwLock, rank};
 
 /// What changes.
 pub(crate) struct State {
@@ -119,8 +119,8 @@ impl State {
 pub(crate) struct Object {
     pub(crate) number: u64,
     pub(crate) kind: FileKind,
-    pub(crate) inode_lock: RwLock<()>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) inode_lock: RwLock<(), rank::dataset::Inode>,
+    pub(crate) state: Mutex<State, rank::dataset::Object>,
 }
 
 impl Object {
@@ -200,7 +200,9 @@ impl Cached for Object {
 }
 
 /// Locks the inode locks of several objects, each once, in the order of their numbers.
-pub(crate) fn lock_all<'a>(objects: &[&'a Arc<Object>]) -> Vec<parking_lot::RwLockWriteGuard<'a, ()>> {
+pub(crate) fn lock_all<'a>(
+    objects: &[&'a Arc<Object>],
+) -> Vec<terrace_sync::RwLockWriteGuard<'a, (), rank::dataset::Inode>> {
     let mut sorted: Vec<&Arc<Object>> = objects.to_vec();
     sorted.sort_by_key(|object| object.number);
     sorted.dedup_by_key(|object| object.number);

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use parking_lot::RwLock;
+use terrace_sync::{RwLock, rank};
 
 /// The pin of a directory, as far as something beneath goes by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ struct Known {
 pub struct ObjectPins {
     any: AtomicBool,
     moved: AtomicBool,
-    known: RwLock<Known>,
+    known: RwLock<Known, rank::Leaf>,
 }
 
 impl ObjectPins {

@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicI64, Ordering::Relaxed},
 };
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::usage::{Room, Terms, Usage};
 use crate::posix::FsError;
@@ -20,8 +20,8 @@ const ADVANCE_BYTES: u64 = 4 << 20;
 pub(crate) struct RoomPool {
     free: AtomicI64,
     /// Of whoever asks the store for more; before `held`.
-    taking: Mutex<()>,
-    held: Mutex<Option<Room>>,
+    taking: Mutex<(), rank::dataset::RoomTaking>,
+    held: Mutex<Option<Room>, rank::dataset::PooledRoom>,
 }
 
 impl RoomPool {

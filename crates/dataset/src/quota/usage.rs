@@ -18,8 +18,8 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
+use terrace_sync::{Mutex, MutexGuard, RwLock, rank};
 
 use super::{file_room::FileRoom, working_room::OfFiles};
 use crate::{
@@ -71,11 +71,11 @@ pub struct Usage {
     promised_bytes: AtomicU64,
     reservation_bytes: AtomicU64,
     working_bytes: AtomicU64,
-    set_aside: Mutex<SetAside>,
+    set_aside: Mutex<SetAside, rank::usage::SetAside>,
     /// Something is set aside for preallocated ranges.
     has_files: AtomicBool,
     common: Arc<WorkingRoom>,
-    above: RwLock<Option<Arc<Usage>>>,
+    above: RwLock<Option<Arc<Usage>>, rank::usage::Parents>,
 }
 
 /// What is set aside for a dataset.
@@ -499,7 +499,7 @@ impl Usage {
     }
 
     /// Until what is returned is dropped nobody else takes of what a quota leaves; nothing where there is none.
-    fn count_quotas(&self) -> Option<MutexGuard<'_, ()>> {
+    fn count_quotas(&self) -> Option<MutexGuard<'_, (), rank::dataset::Quotas>> {
         self.has_quota().then(|| self.common.count_quotas())
     }
 

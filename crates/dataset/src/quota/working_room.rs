@@ -12,8 +12,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_store::{Reservation, Store};
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 use super::usage::working_bytes_of;
 
@@ -27,8 +27,8 @@ pub(crate) struct WorkingRoom {
     /// Working room beside all reservations, and of files, bytes.
     working_bytes: AtomicU64,
     /// Of whoever looks what a quota leaves and takes of it.
-    quotas: Mutex<()>,
-    files: Mutex<Files>,
+    quotas: Mutex<(), rank::dataset::Quotas>,
+    files: Mutex<Files, rank::usage::Files>,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl WorkingRoom {
         self.working_bytes.fetch_sub(before, Relaxed);
     }
 
-    pub(crate) fn count_quotas(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn count_quotas(&self) -> MutexGuard<'_, (), rank::dataset::Quotas> {
         self.quotas.lock()
     }
 

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::{KEY_BYTES_MAX, Store, StoreError};
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 use super::read::for_each;
 use crate::records::keys;
@@ -136,8 +136,8 @@ pub(crate) struct OrphanCursor {
 
 /// The list of things to free.
 pub(crate) struct SweepJobs {
-    jobs: Mutex<BTreeMap<u64, Job>>,
-    stepping: Mutex<Option<OrphanCursor>>,
+    jobs: Mutex<BTreeMap<u64, Job>, rank::Leaf>,
+    stepping: Mutex<Option<OrphanCursor>, rank::dataset::SweepStep>,
 }
 
 impl SweepJobs {
@@ -215,7 +215,7 @@ impl SweepJobs {
     }
 
     /// One step at a time.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, Option<OrphanCursor>> {
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Option<OrphanCursor>, rank::dataset::SweepStep> {
         self.stepping.lock()
     }
 

@@ -14,10 +14,10 @@ use crate::{
     records::Promised,
     settings::Durability,
 };
-use parking_lot::Mutex;
 use std::sync::Arc;
 use terrace_cache::Admitted;
 use terrace_store::Sequence;
+use terrace_sync::{Mutex, rank};
 
 /// With so much room left for writers a little of it can be had without waiting, bytes.
 const ROOM_AT_HAND_BYTES: u64 = 1 << 20;
@@ -58,7 +58,7 @@ pub(crate) struct Admission {
     commits: Arc<CommitQueue>,
     ahead: Arc<WriteAhead>,
     /// The newest batch when the reserve was found used up, and nothing brought it back.
-    reserve_missed: Mutex<Option<Sequence>>,
+    reserve_missed: Mutex<Option<Sequence>, rank::dataset::ReserveMissed>,
 }
 
 impl Admission {
@@ -276,7 +276,8 @@ impl Admission {
     /// else may write what is kept there. What is returned is kept until the write is done. No lock is held.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<Admitted<'_>, FsError> {
         let admitted = self.admit(bytes)?;
-        self.dataset.environment().budget.throttle(bytes);
+        let environment = self.dataset.environment();
+        environment.budget.throttle(&*environment.clock, bytes);
         Ok(admitted)
     }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use io_uring::{opcode, squeue, types::Fd};
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::{polling::Polling, uring::Uring};
 
@@ -32,7 +32,7 @@ static RETRY_AT: AtomicU64 = AtomicU64::new(0);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Rings that nobody uses at the moment: one for each thread would be a descriptor for each.
-static IDLE: Mutex<Vec<Uring>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<Uring>, rank::Leaf> = Mutex::new(Vec::new());
 /// Rings kept for later.
 const IDLE_MAX: usize = 16;
 

@@ -6,14 +6,14 @@
 
 use std::io;
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::Cause;
 
 /// Lets flushes through one by one until one fails.
 #[derive(Default)]
 pub(crate) struct FlushGate {
-    failed: Mutex<bool>,
+    failed: Mutex<bool, rank::Leaf>,
 }
 
 impl FlushGate {

@@ -20,8 +20,8 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation};
+use terrace_sync::{Mutex, rank};
 
 use super::file::check_range;
 use crate::{
@@ -50,8 +50,8 @@ pub struct DirectoryDevice {
     size_bytes: AtomicU64,
     slot_bytes: u64,
     read_only: bool,
-    handles: Mutex<HashMap<u64, Arc<File>>>,
-    unflushed: Mutex<Unflushed>,
+    handles: Mutex<HashMap<u64, Arc<File>>, rank::Leaf>,
+    unflushed: Mutex<Unflushed, rank::Leaf>,
     /// One flush at a time: one that finds nothing to do must not return before the one that took the work.
     flushing: FlushGate,
 }

@@ -1,7 +1,7 @@
 //! A device in RAM: for tests, and the plain case that other devices are compared with. Loses everything when
 //! dropped; `flush` has nothing to do.
 
-use parking_lot::RwLock;
+use terrace_sync::{RwLock, rank};
 
 use super::file::check_range;
 use crate::{
@@ -17,7 +17,7 @@ type Page = Box<[u8; DEVICE_BLOCK_BYTES]>;
 /// Bytes in RAM behind the [`Device`] interface.
 pub struct MemoryDevice {
     name: String,
-    pages: RwLock<Pages>,
+    pages: RwLock<Pages, rank::Leaf>,
 }
 
 /// What was written; the rest reads as zeroes. Groups beyond the length are not there.

@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::{DEVICE_BLOCK_BYTES, Device, DeviceError, Randomness, SeededRandomness};
 
@@ -25,7 +25,7 @@ const SECTOR_BYTES: usize = 512;
 /// See the module.
 pub struct VolatileDevice {
     inner: Arc<dyn Device>,
-    held: Mutex<BTreeMap<u64, Box<[u8]>>>,
+    held: Mutex<BTreeMap<u64, Box<[u8]>>, rank::Leaf>,
     randomness: SeededRandomness,
 }
 

@@ -109,6 +109,11 @@ impl Clockwork {
         Duration::from_millis(self.device_timeout_milliseconds.load(Ordering::Relaxed))
     }
 
+    /// The time of the engine.
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
     /// What decides how long background work rests.
     pub(super) fn standing(&self) -> Standing {
         Standing {
@@ -180,6 +185,14 @@ impl Clockwork {
             }
         }
         Ok(worked)
+    }
+
+    /// What the threads for the store and the mover would do while somebody waits for them, where there are none.
+    pub(crate) fn stand_in_for_threads(&self) {
+        let results = [self.store_step().map(drop), self.mover_step().map(drop)];
+        for error in results.into_iter().filter_map(Result::err) {
+            self.complain("background", &error);
+        }
     }
 
     pub(super) fn store_step(&self) -> Result<bool, EngineError> {

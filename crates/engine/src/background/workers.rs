@@ -5,14 +5,10 @@
 //! Background work steps back while users do something, unless they would soon have to wait for it; the mover does so by
 //! itself, as `terrace_mover` describes.
 
-use std::{
-    sync::Arc,
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-use parking_lot::{Condvar, Mutex};
 use terrace_cache::ReadAhead;
+use terrace_sync::{Clock, Condvar, Mutex, rank};
 
 use super::{clockwork::Clockwork, throttle::Throttle};
 use crate::EngineError;
@@ -32,11 +28,13 @@ fn politely(
     throttle: &mut Throttle,
     step: impl FnOnce(&Clockwork) -> Result<bool, EngineError>,
 ) -> Result<Option<Duration>, EngineError> {
-    let began = Instant::now();
+    let began = clockwork.clock().monotonic_nanoseconds();
     if !step(clockwork)? {
         return Ok(None);
     }
-    Ok(Some(throttle.rest(began.elapsed(), clockwork.standing())))
+    Ok(Some(
+        throttle.rest(clockwork.clock().since(began), clockwork.standing()),
+    ))
 }
 
 /// Threads that read ahead: so many streams can wait for slow devices before one that does not has to read for itself.
@@ -58,16 +56,16 @@ fn give_way() {
 /// A flag that threads can wait for.
 #[derive(Default)]
 pub(crate) struct StopFlag {
-    stopped: Mutex<bool>,
+    stopped: Mutex<bool, rank::Leaf>,
     changed: Condvar,
 }
 
 impl StopFlag {
     /// Waits for at most `time`; true if it was set.
-    pub(crate) fn wait(&self, time: Duration) -> bool {
+    pub(crate) fn wait(&self, clock: &dyn Clock, time: Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {
-            self.changed.wait_for(&mut stopped, time);
+            self.changed.wait_within(clock, &mut stopped, time);
         }
         *stopped
     }
@@ -106,8 +104,8 @@ impl Drop for UnaskedEnd<'_> {
 #[derive(Default)]
 pub(crate) struct Workers {
     stop: Arc<StopFlag>,
-    read_ahead: Mutex<Option<Arc<ReadAhead>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    read_ahead: Mutex<Option<Arc<ReadAhead>>, rank::Leaf>,
+    threads: Mutex<Vec<JoinHandle<()>>, rank::Leaf>,
 }
 
 impl Workers {
@@ -127,18 +125,18 @@ impl Workers {
         })?;
         self.spawn("watch", clockwork, Clockwork::watch_devices)?;
         let (mut rest, mut throttle) = (REST_MIN, Throttle::default());
-        let (mut requests, mut used) = (0, Instant::now());
+        let (mut requests, mut used) = (0, clockwork.clock().monotonic_nanoseconds());
         self.spawn_background("store", clockwork, move |clockwork| {
             rest = match politely(clockwork, &mut throttle, Clockwork::store_step) {
                 Ok(Some(rest)) => rest,
                 Ok(None) => {
                     let standing = clockwork.standing();
                     if std::mem::replace(&mut requests, standing.requests) != standing.requests {
-                        used = Instant::now();
+                        used = standing.now_nanoseconds;
                     }
                     // A user who has to wait for room works for it himself, and only as long as he must: who sleeps then
                     // leaves what is left to the next user.
-                    if standing.is_pressed && used.elapsed() < LATELY {
+                    if standing.is_pressed && clockwork.clock().since(used) < LATELY {
                         REST_MIN
                     } else {
                         (rest * 2).clamp(REST_MIN, REST_MAX)
@@ -216,7 +214,7 @@ impl Workers {
             .spawn(move || {
                 let _end = UnaskedEnd::watch(&stop);
                 let mut rest = REST_MIN;
-                while !stop.wait(rest) {
+                while !stop.wait(clockwork.clock(), rest) {
                     rest = work(&clockwork);
                 }
             })?;

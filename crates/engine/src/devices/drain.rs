@@ -9,12 +9,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, EvacuateCursor};
 use terrace_device::{Clock, format_size};
 use terrace_mover::{JobState, Mover, MoverError};
 use terrace_pool::{DeviceState, Pool, SegmentRange};
 use terrace_store::Store;
+use terrace_sync::{Mutex, rank};
 
 use super::{
     emptying::{Emptying, Room},
@@ -65,11 +65,11 @@ pub(crate) struct Drains {
     tiers: Arc<Tiers>,
     pub(super) plans: Arc<Planner>,
     /// The devices that are being emptied, and those that are empty.
-    pub(super) wanted: Mutex<Vec<Wanted>>,
+    pub(super) wanted: Mutex<Vec<Wanted>, rank::engine::Drains>,
     /// Held by whoever draws the consequences of jobs that ended: who comes second finds them drawn altogether.
-    settling: Mutex<()>,
+    settling: Mutex<(), rank::engine::Settling>,
     /// When a device whose end could not be cut off may be tried again, nanoseconds of the clock.
-    next_cut: Mutex<u64>,
+    next_cut: Mutex<u64, rank::Leaf>,
     /// What is set aside for all of them, bytes.
     room_bytes: Arc<AtomicU64>,
 }

@@ -11,12 +11,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
 use terrace_device::Clock;
 use terrace_mover::{JobKind, JobState, Mover};
 use terrace_pool::{DeviceInfo, DeviceState, Pool, Presence};
 use terrace_store::Store;
+use terrace_sync::{Mutex, rank};
 
 use super::{names::DeviceNames, resilver_job::ResilverJob};
 use crate::{
@@ -62,13 +62,13 @@ pub(crate) struct Resilver {
     integrity: Arc<Integrity>,
     names: DeviceNames,
     /// The number of the job that is at it, and for which devices.
-    running: Mutex<Option<(u64, Vec<u16>)>>,
+    running: Mutex<Option<(u64, Vec<u16>)>, rank::engine::Resilver>,
     /// When devices that missed something may be taken back again, nanoseconds of the clock.
-    next_try: Mutex<u64>,
+    next_try: Mutex<u64, rank::Leaf>,
     /// The last look ended short of room.
-    short: Mutex<Option<Short>>,
+    short: Mutex<Option<Short>, rank::Leaf>,
     /// The pause before the next try for room, nanoseconds; 0: the first one.
-    pause: Mutex<u64>,
+    pause: Mutex<u64, rank::engine::ResilverPause>,
     /// The job that runs, or the last one, could not give everything its copies.
     is_short: Arc<AtomicBool>,
 }

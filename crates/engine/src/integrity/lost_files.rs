@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
-use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
+use terrace_sync::{Mutex, rank};
 
 use super::damaged_files::{DamageWalk, Damaged, DamagedFile};
 use crate::LostStatus;
@@ -35,7 +35,7 @@ struct State {
 /// What is known of lost.
 #[derive(Default)]
 pub(crate) struct LostFiles {
-    state: Mutex<State>,
+    state: Mutex<State, rank::Leaf>,
 }
 
 impl LostFiles {

@@ -8,10 +8,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, UnreadableMetadata};
 use terrace_dataset::Datasets;
 use terrace_pool::{Pool, SegmentId};
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     floors::Floors,
@@ -31,7 +31,7 @@ pub(crate) struct LostMetadata {
     /// Datasets of which metadata was offline when the pool was opened.
     kept_from_changes: Vec<String>,
     /// Segments that were told since then.
-    told: Mutex<BTreeSet<Vec<SegmentId>>>,
+    told: Mutex<BTreeSet<Vec<SegmentId>>, rank::Leaf>,
 }
 
 impl LostMetadata {

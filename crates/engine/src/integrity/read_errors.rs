@@ -3,8 +3,8 @@
 //! Invariants: one look at a time, in bounded steps; what is known stays readable until the next look has ended; where a scrub has
 //! ended, what it found takes the place of all this.
 
-use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
+use terrace_sync::{Mutex, rank};
 
 use super::{
     damaged_files::{DamageWalk, Damaged, DamagedFile},
@@ -31,7 +31,7 @@ struct State {
 /// What is known of it.
 #[derive(Default)]
 pub(super) struct ReadErrors {
-    state: Mutex<State>,
+    state: Mutex<State, rank::engine::ReadErrors>,
 }
 
 impl ReadErrors {

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use parking_lot::Mutex;
 use terrace_chunk::{ChunkStore, ScrubCursor};
 use terrace_pool::{DeviceInfo, DeviceState, Pool, Presence};
 use terrace_store::{Batch, Store, StoreError};
+use terrace_sync::{Mutex, rank};
 
 use super::{
     damaged_files::{DamageWalk, Damaged, DamagedFile},
@@ -37,9 +37,9 @@ pub(crate) fn is_behind(device: &&DeviceInfo) -> bool {
 /// The running or last scrub.
 #[derive(Default)]
 pub(super) struct Scrub {
-    run: Mutex<Option<Run>>,
+    run: Mutex<Option<Run>, rank::Leaf>,
     /// Held while its progress is written: what is older does not take the place of what is newer.
-    keeping: Mutex<()>,
+    keeping: Mutex<(), rank::engine::ScrubProgress>,
 }
 
 impl Scrub {

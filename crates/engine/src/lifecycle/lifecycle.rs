@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
 use terrace_dataset::{Datasets, Environment};
 use terrace_mover::Mover;
 use terrace_pool::{Pool, PoolState};
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     EngineError,
@@ -38,7 +38,7 @@ pub(crate) struct Lifecycle {
     /// Takes the place of the `memory` property.
     pub(super) memory_override: Option<u64>,
     /// Whether everything was saved; held while that is tried.
-    saved: Mutex<bool>,
+    saved: Mutex<bool, rank::engine::Saved>,
 }
 
 impl Lifecycle {
@@ -89,13 +89,18 @@ impl Lifecycle {
         if !going_on.is_empty() {
             self.events.add("scrub", &going_on);
         }
-        match threads {
-            true => self
-                .workers
-                .start(&self.clockwork, &self.environment.read_ahead)
-                .map_err(|error| EngineError::Invalid(format!("start threads: {error}"))),
-            false => Ok(()),
+        if !threads {
+            let others = Arc::downgrade(&self.clockwork);
+            self.environment.clock.drive_with(Arc::new(move || {
+                if let Some(clockwork) = others.upgrade() {
+                    clockwork.stand_in_for_threads();
+                }
+            }));
+            return Ok(());
         }
+        self.workers
+            .start(&self.clockwork, &self.environment.read_ahead)
+            .map_err(|error| EngineError::Invalid(format!("start threads: {error}")))
     }
 
     /// Commits and flushes all that was written, and goes on.

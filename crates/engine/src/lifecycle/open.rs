@@ -130,12 +130,7 @@ pub(crate) fn open_floors(
     let memory = options
         .memory_bytes
         .unwrap_or_else(|| pool_properties::memory_bytes(&stored("memory")));
-    let budget = Budget::new(memory);
-    let budget = Arc::new(if options.threads {
-        budget
-    } else {
-        budget.without_delays()
-    });
+    let budget = Arc::new(Budget::new(memory));
     let (memtable_bytes, block_cache_bytes) = shares_of_store(&budget);
     let defaults = terrace_chunk::Options::default();
     let chunk_options = terrace_chunk::Options {
@@ -146,6 +141,7 @@ pub(crate) fn open_floors(
         } else {
             0
         },
+        clock: options.clock.clone(),
         nonce: options.nonce.unwrap_or(defaults.nonce),
         rewind: options.rewind,
         ..defaults

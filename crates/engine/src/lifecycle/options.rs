@@ -60,6 +60,7 @@ impl Default for OpenOptions {
 impl OpenOptions {
     /// No threads, the given clock, everything random from a seed, a small fixed budget: for tests and the simulator.
     pub fn driven(clock: Arc<dyn Clock>, seed: u64) -> Self {
+        clock.drive_with(Arc::new(|| {}));
         Self {
             threads: false,
             clock,

@@ -10,11 +10,11 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
 use terrace_chunk::ChunkStore;
 use terrace_dataset::Datasets;
 use terrace_device::format_size;
 use terrace_pool::{DeviceState, Pool};
+use terrace_sync::{Mutex, rank};
 
 use super::{
     event_log::{EventLog, rfc3339},
@@ -29,11 +29,11 @@ pub(crate) struct Alarms {
     datasets: Arc<Datasets>,
     events: Arc<EventLog>,
     /// Devices that fail.
-    failing: Mutex<BTreeSet<u16>>,
+    failing: Mutex<BTreeSet<u16>, rank::Leaf>,
     /// Devices that do not answer.
-    silent: Mutex<BTreeMap<u16, String>>,
+    silent: Mutex<BTreeMap<u16, String>, rank::Leaf>,
     /// Datasets of which retention can hold no checkpoint.
-    unretained: Mutex<BTreeSet<String>>,
+    unretained: Mutex<BTreeSet<String>, rank::Leaf>,
     /// That nothing is written any more.
     stopped: AtomicBool,
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::event_log::EventLog;
 use crate::EngineError;
@@ -12,7 +12,7 @@ use crate::EngineError;
 /// See the module.
 pub(crate) struct Complaints {
     events: Arc<EventLog>,
-    last: Mutex<String>,
+    last: Mutex<String, rank::Leaf>,
 }
 
 impl Complaints {

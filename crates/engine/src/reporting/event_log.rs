@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use terrace_codec::{KeyWriter, Reader, Writer};
 use terrace_device::Clock;
 use terrace_store::{Batch, Store, StoreError};
+use terrace_sync::{Mutex, rank};
 
 /// Table of the entries: ring, number.
 const TABLE_JOURNAL: u8 = 0xf0;
@@ -84,7 +84,7 @@ pub(crate) struct EventLog {
     /// As [`KeepEvents`] names it.
     pool_id: String,
     keeper: Option<Arc<dyn KeepEvents>>,
-    next: Mutex<[Next; 2]>,
+    next: Mutex<[Next; 2], rank::engine::Events>,
 }
 
 impl EventLog {

@@ -5,9 +5,9 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use parking_lot::MutexGuard;
 use terrace_device::AlignedBuffer;
 use terrace_pool::SegmentId;
+use terrace_sync::{MutexGuard, rank};
 
 use super::log::Log;
 
@@ -29,7 +29,7 @@ pub(super) struct Due {
 pub struct Behind<'a> {
     log: &'a Log,
     /// One at a time.
-    _turn: MutexGuard<'a, ()>,
+    _turn: MutexGuard<'a, (), rank::log::CatchingUp>,
     written: Vec<Due>,
     failed: BTreeSet<SegmentId>,
 }

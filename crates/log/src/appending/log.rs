@@ -9,9 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::Mutex;
 use terrace_device::AlignedBuffer;
 use terrace_pool::{Pool, PoolError, Request, SegmentId, SegmentKind, SegmentRange, TierChoice};
+use terrace_sync::{Mutex, rank};
 
 use super::lagging_replica::Due;
 use crate::{Copies, LogError, LogPosition};
@@ -63,11 +63,11 @@ pub(super) enum Leaving {
 pub struct Log {
     pub(super) pool: Arc<Pool>,
     pub(super) nonce: u64,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<State, rank::Leaf>,
     /// Held during an append, with the buffer for its entries.
-    pub(super) appending: Mutex<AlignedBuffer>,
+    pub(super) appending: Mutex<AlignedBuffer, rank::log::Appending>,
     /// Held by whoever writes to lagging replicas.
-    pub(super) catching: Mutex<()>,
+    pub(super) catching: Mutex<(), rank::log::CatchingUp>,
 }
 
 impl Log {

@@ -9,7 +9,7 @@ use std::{
     ops::Bound,
 };
 
-use parking_lot::{Mutex, RwLock};
+use terrace_sync::{Mutex, RwLock, rank};
 
 use super::{
     filter::{GrowingFilter, filter_hash},
@@ -51,9 +51,9 @@ struct Entries {
 pub(crate) struct Memtable {
     /// Of the keys put in: most lookups are for keys that are not here. Asked without the lock.
     filter: GrowingFilter,
-    entries: RwLock<Entries>,
+    entries: RwLock<Entries, rank::meta::Memtable>,
     /// Sequences that running scans read at.
-    scans: Mutex<Vec<u64>>,
+    scans: Mutex<Vec<u64>, rank::Leaf>,
 }
 
 fn value_bytes(operation: &Operation) -> usize {

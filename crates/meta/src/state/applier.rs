@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::current::{Current, State};
 use crate::{
@@ -25,7 +25,7 @@ pub struct Applier {
     /// As [`Options::memory_bytes`](crate::Options::memory_bytes), at the moment.
     memory_bytes: AtomicUsize,
     /// The newest sequence applied; held while a batch is applied.
-    newest: Mutex<u64>,
+    newest: Mutex<u64, rank::meta::Newest>,
 }
 
 impl Applier {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use terrace_sync::{RwLock, RwLockReadGuard, rank};
 
 use crate::{
     entries::Memtable,
@@ -46,7 +46,7 @@ impl State {
 
 /// See the module.
 pub(crate) struct Current {
-    state: RwLock<Arc<State>>,
+    state: RwLock<Arc<State>, rank::meta::Versions>,
 }
 
 impl Current {
@@ -68,7 +68,7 @@ impl Current {
     }
 
     /// The same for a short look: who exchanges it waits.
-    pub(super) fn look(&self) -> RwLockReadGuard<'_, Arc<State>> {
+    pub(super) fn look(&self) -> RwLockReadGuard<'_, Arc<State>, rank::meta::Versions> {
         self.state.read()
     }
 

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::{Extent, ExtentError, ExtentStorage};
 
 /// Extents in memory.
 #[derive(Default)]
 pub struct MemoryExtents {
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, rank::Leaf>,
 }
 
 #[derive(Default)]

@@ -12,7 +12,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
@@ -31,7 +31,7 @@ const READ_ATTEMPTS: usize = 2;
 static NEXT_CACHE_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// Extents that no state refers to any more.
-pub(crate) type Released = Mutex<Vec<Extent>>;
+pub(crate) type Released = Mutex<Vec<Extent>, rank::Leaf>;
 
 /// What the manifest holds of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]

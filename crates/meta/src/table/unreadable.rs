@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::Extent;
 
@@ -29,7 +29,7 @@ pub struct UnreadableExtent {
 pub(crate) struct Unreadable {
     any: AtomicBool,
     /// By where the part starts in its extent.
-    places: Mutex<BTreeMap<(Extent, u32), String>>,
+    places: Mutex<BTreeMap<(Extent, u32), String>, rank::Leaf>,
 }
 
 impl Unreadable {

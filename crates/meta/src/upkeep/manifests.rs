@@ -6,7 +6,7 @@
 use std::mem;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::table_store::TableStore;
@@ -33,8 +33,8 @@ struct Described {
 /// See the module.
 pub(super) struct Manifests {
     /// Held while a manifest is made, across its I/O; taken before `described`.
-    describing: Mutex<()>,
-    described: Mutex<Described>,
+    describing: Mutex<(), rank::meta::Describing>,
+    described: Mutex<Described, rank::meta::Described>,
 }
 
 /// The body of a manifest, and the pieces that it was read from, if it was not in the manifest itself.

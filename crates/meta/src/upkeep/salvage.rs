@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use crate::{
     Extent, ExtentStorage, KEY_BYTES_MAX, Preface,
@@ -40,7 +40,7 @@ pub struct Salvage {
     tables: Vec<Found>,
     log: BTreeMap<Bytes, LoggedChange>,
     unusable: u64,
-    lost: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+    lost: Mutex<BTreeMap<Vec<u8>, Vec<u8>>, rank::Leaf>,
 }
 
 /// A position in one table.

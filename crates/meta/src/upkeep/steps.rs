@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::{
     flush::Flush,
@@ -58,7 +58,7 @@ pub struct Upkeep {
     pub(super) store: TableStore,
     pub(super) manifests: Manifests,
     /// Held during a step, across its I/O; taken before all other locks of the tree.
-    pub(super) worker: Mutex<Worker>,
+    pub(super) worker: Mutex<Worker, rank::meta::Worker>,
     /// Merges that stand still because of damage.
     blocked_merges: AtomicUsize,
     /// See [`merge_closely`](Self::merge_closely).

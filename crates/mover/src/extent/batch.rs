@@ -6,9 +6,9 @@
 
 use std::{cell::Cell, collections::HashSet, sync::atomic::Ordering};
 
-use parking_lot::MutexGuard;
 use terrace_dataset::{chunks_of_region, keys, read_region};
 use terrace_store::{BLOCK_BYTES, ChunkId, Placement, Store, StoreError, TierUsage, tier_bit};
+use terrace_sync::MutexGuard;
 
 use super::reader::{self, Chosen, Moving};
 use crate::{

@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use parking_lot::MutexGuard;
 use terrace_codec::Reader;
 use terrace_dataset::{DirectoryPin, EntryRecord, FileKind, keys, split_value};
 use terrace_store::{BLOCK_BYTES, Store, StoreError};
+use terrace_sync::MutexGuard;
 
 use super::pins;
 use crate::{

@@ -11,8 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use parking_lot::MutexGuard;
 use terrace_store::{BLOCK_BYTES, ChunkId, Store, StoreError};
+use terrace_sync::MutexGuard;
 
 use crate::{
     extent::{Moving, reader},

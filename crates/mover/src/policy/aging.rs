@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use parking_lot::MutexGuard;
 use terrace_store::{CHUNK_BYTES_MAX, StoreError, tier_bit};
+use terrace_sync::MutexGuard;
 
 use crate::{
     extent::{Chosen, reader},

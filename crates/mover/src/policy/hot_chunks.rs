@@ -8,9 +8,9 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
 
-use parking_lot::MutexGuard;
 use terrace_cache::{HotChunk, reads_of_piece};
 use terrace_store::{BLOCK_BYTES, Space, StoreError, tier_bit};
+use terrace_sync::MutexGuard;
 
 use super::promote::may_rise_now;
 use crate::{

@@ -12,10 +12,10 @@ use std::{
     collections::{BTreeMap, BinaryHeap, VecDeque},
 };
 
-use parking_lot::MutexGuard;
 use terrace_cache::LONG_BLOCKS;
 use terrace_dataset::read_region;
 use terrace_store::{StoreError, tier_bit};
+use terrace_sync::MutexGuard;
 
 use super::{
     hot_chunks::reads_wanted,

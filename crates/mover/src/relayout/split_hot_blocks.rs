@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::MutexGuard;
 use terrace_cache::{ChunkHeat, HotChunk, LONG_BLOCKS, reads_of_piece};
 use terrace_dataset::{Fragment, HotPiece};
 use terrace_store::{ChunkId, StoreError, tier_bit};
+use terrace_sync::MutexGuard;
 
 use crate::{
     extent::Moving,

@@ -7,9 +7,9 @@
 
 use std::{cell::RefCell, collections::BTreeMap, sync::atomic::Ordering};
 
-use parking_lot::MutexGuard;
 use terrace_dataset::{Cut, Fragment, FsError, Layout, REGION_BYTES, Relaid, WHOLE_PART};
 use terrace_store::{StoreError, tier_bit};
+use terrace_sync::MutexGuard;
 
 use super::queue::{Because, Resting, is_tight};
 use crate::{

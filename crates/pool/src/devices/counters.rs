@@ -1,9 +1,8 @@
 //! What happened on a device since the pool was opened.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_sync::Stopwatch;
 
 /// Whether a device can be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,7 +84,7 @@ fn count(counter: &AtomicU64, by: u64) -> u64 {
 }
 
 /// Counts the time since `begun` for each of `requests` that were under way together.
-fn count_time(counter: &AtomicU64, begun: Instant, requests: u64) {
+fn count_time(counter: &AtomicU64, begun: Stopwatch, requests: u64) {
     let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     count(counter, nanoseconds.saturating_mul(requests));
 }
@@ -105,11 +104,11 @@ impl Counters {
         count(&self.flushes, 1);
     }
 
-    pub(super) fn count_read_time(&self, begun: Instant, requests: u64) {
+    pub(super) fn count_read_time(&self, begun: Stopwatch, requests: u64) {
         count_time(&self.read_nanoseconds, begun, requests);
     }
 
-    pub(super) fn count_write_time(&self, begun: Instant, requests: u64) {
+    pub(super) fn count_write_time(&self, begun: Stopwatch, requests: u64) {
         count_time(&self.write_nanoseconds, begun, requests);
     }
 

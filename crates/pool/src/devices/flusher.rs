@@ -8,8 +8,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use parking_lot::{Condvar, Mutex};
 use terrace_device::{Device, DeviceError};
+use terrace_sync::{Condvar, Mutex, rank};
 
 use super::watch::{Kind, Watch};
 
@@ -25,7 +25,7 @@ struct State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<State, rank::Leaf>,
     /// One was asked for, or the thread is to end.
     asked: Condvar,
     /// One was done, or the device is asked for nothing any more.

@@ -3,10 +3,10 @@
 //! Invariants: label and open devices change together, under one lock, and only after labels that say so are durable; the
 //! open devices ascend by number, and each is a member; the lock is never held across I/O.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use parking_lot::{RwLock, RwLockReadGuard};
 use terrace_device::Stray;
+use terrace_sync::{RwLock, RwLockReadGuard, rank};
 
 use super::open_device::OpenDevice;
 use crate::{
@@ -86,7 +86,7 @@ impl Membership {
 
 /// See the module.
 pub(crate) struct Members {
-    now: RwLock<Membership>,
+    now: RwLock<Membership, rank::pool::Members>,
     pub(super) segment_bytes: u32,
     is_read_only: bool,
     pub(super) parallelism: Parallelism,
@@ -112,7 +112,7 @@ impl Members {
     }
 
     /// Label and devices as they are now. They do not change while this is held: not across I/O, and not twice by one thread.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Membership> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Membership, rank::pool::Members> {
         self.now.read()
     }
 
@@ -236,8 +236,8 @@ impl Members {
         !open.is_empty() && open.iter().all(|device| device.is_silent())
     }
 
-    /// When the first of the devices that do not answer now was found not to.
-    pub(crate) fn first_found_silent(&self) -> Option<Instant> {
+    /// When the first of the devices that do not answer now was found not to, monotonic nanoseconds.
+    pub(crate) fn first_found_silent(&self) -> Option<u64> {
         let open = self.open();
         open.iter().filter_map(|device| device.found_silent()).min()
     }

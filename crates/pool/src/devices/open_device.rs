@@ -9,10 +9,10 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Instant,
 };
 
 use terrace_device::{Cause, Device, DeviceError, Operation, ReadRequest, WriteRequest};
+use terrace_sync::Stopwatch;
 
 use super::{
     counters::{CounterValues, Counters, DeviceState},
@@ -97,7 +97,7 @@ impl OpenDevice {
     }
 
     /// When it was found not to answer.
-    pub(crate) fn found_silent(&self) -> Option<Instant> {
+    pub(crate) fn found_silent(&self) -> Option<u64> {
         self.watch.found_silent()
     }
 
@@ -208,7 +208,7 @@ impl OpenDevice {
         )?;
         let under_way = self.begin(Kind::Read)?;
         self.counters.count_read(buffer.len() as u64);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let first = self.device.read_at(at, buffer);
         drop(under_way);
         self.counters.count_read_time(begun, 1);
@@ -248,7 +248,7 @@ impl OpenDevice {
                     .for_each(|read| read.outcome = Err(self.no_answer(Kind::Read).into()));
                 return;
             };
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             self.device.read_many(&mut requests);
             drop(under_way);
             done.extend(requests.iter().map(|request| request.outcome.is_ok()));
@@ -279,7 +279,7 @@ impl OpenDevice {
             .begin(Kind::Write)
             .map_err(|error| self.write_failed(error))?;
         self.counters.count_write(length);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let written = match parts {
             [whole] => self.device.write_at(at, whole),
             parts => self.device.write_vectored_at(at, parts),
@@ -316,7 +316,7 @@ impl OpenDevice {
         for request in &requests {
             self.counters.count_write(request.data.len() as u64);
         }
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         self.device.write_many(&mut requests);
         drop(under_way);
         self.counters.count_write_time(begun, requests.len() as u64);
@@ -347,6 +347,7 @@ impl OpenDevice {
 
     /// Waits for a flush, as long as the device is said to answer.
     pub(super) fn end_flush(&self, asked: &Asked) -> Result<(), PoolError> {
+        terrace_sync::about_to_do_io();
         let outcome = self.flusher.wait(asked, &self.watch);
         let outcome = outcome.unwrap_or_else(|| Err(self.no_answer(Kind::Flush)));
         outcome.map_err(|error| self.flush_failed(error))
@@ -365,7 +366,7 @@ impl OpenDevice {
             .begin(Kind::Write)
             .map_err(|error| self.write_failed(error))?;
         self.counters.count_write(bytes.len() as u64);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let written = self.device.write_at(offset, bytes);
         self.counters.count_write_time(begun, 1);
         written.map_err(|error| self.write_failed(error))

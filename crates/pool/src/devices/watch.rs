@@ -8,12 +8,9 @@
 //! asked again once it has answered what it was asked before; the only device of a pool is asked all the same, since nothing is won by
 //! errors that waiting spares; time that the looking thread slept through does not count against a device.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Instant,
-};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 /// How many times as long a flush may take while the device answers other requests.
 const FLUSH_PATIENCE: u64 = 4;
@@ -50,7 +47,7 @@ struct Seen {
 struct Looks {
     kinds: [Seen; 3],
     last_nanoseconds: u64,
-    found_silent: Option<Instant>,
+    found_silent: Option<u64>,
 }
 
 /// Of one device.
@@ -62,7 +59,7 @@ pub(super) struct Watch {
     is_refused: AtomicBool,
     /// When it was asked for what it does not answer, about, nanoseconds since 1970.
     silent_since: AtomicU64,
-    looks: Mutex<Looks>,
+    looks: Mutex<Looks, rank::Leaf>,
 }
 
 /// A request that is under way until this is dropped.
@@ -87,6 +84,7 @@ impl Watch {
     /// Begins a request; `None` if the device is asked for nothing.
     #[inline]
     pub(super) fn begin(&self, kind: Kind) -> Option<UnderWay<'_>> {
+        terrace_sync::about_to_do_io();
         if self.is_refused() {
             return None;
         }
@@ -101,8 +99,8 @@ impl Watch {
         is_silent.then(|| self.silent_since.load(Ordering::Relaxed))
     }
 
-    /// When it was found not to answer: nothing was asked of it since then.
-    pub(super) fn found_silent(&self) -> Option<Instant> {
+    /// When it was found not to answer, monotonic nanoseconds: nothing was asked of it since then.
+    pub(super) fn found_silent(&self) -> Option<u64> {
         if !self.is_silent() {
             return None;
         }
@@ -162,7 +160,7 @@ impl Watch {
         if is_silent == self.is_silent() {
             return None;
         }
-        looks.found_silent = is_silent.then(Instant::now);
+        looks.found_silent = is_silent.then_some(monotonic);
         if is_silent {
             self.silent_since
                 .store(now.saturating_sub(longest), Ordering::Relaxed);

@@ -252,8 +252,8 @@ fn as_it_is(damage: Vec<(Arc<OpenDevice>, Vec<Bad>)>) -> Vec<FrontDamage> {
 mod tests {
     use std::sync::{OnceLock, Weak};
 
-    use parking_lot::Mutex;
     use terrace_device::{Device, DeviceError, MemoryDevice, SeededRandomness};
+    use terrace_sync::{Mutex, rank};
 
     use super::*;
     use crate::{CreateOptions, Parallelism, Pool, TierSettings};
@@ -263,7 +263,7 @@ mod tests {
         memory: MemoryDevice,
         pool: OnceLock<Weak<Pool>>,
         /// Roots that are still to be written, and those for which there was no lock.
-        to_write: Mutex<(usize, usize)>,
+        to_write: Mutex<(usize, usize), rank::Leaf>,
     }
 
     impl Device for Busy {

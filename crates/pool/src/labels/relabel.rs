@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 use super::label_io::write_labels;
 use crate::{
@@ -30,14 +30,14 @@ pub(crate) struct Labels {
     members: Arc<Members>,
     roots: Arc<Roots>,
     /// Serialises changes; held across their I/O, and taken before the locks of roots and devices.
-    tried: Mutex<Tried>,
+    tried: Mutex<Tried, rank::pool::Labels>,
 }
 
 /// The labels while nobody else changes them.
 pub(crate) struct LockedLabels<'a> {
     members: &'a Members,
     roots: &'a Roots,
-    tried: MutexGuard<'a, Tried>,
+    tried: MutexGuard<'a, Tried, rank::pool::Labels>,
 }
 
 impl Labels {

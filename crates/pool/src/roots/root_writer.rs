@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
 use terrace_device::{AlignedBuffer, DEVICE_BLOCK_BYTES};
+use terrace_sync::{Mutex, MutexGuard, rank};
 
 use super::known_roots::{KnownRoots, Slots};
 use crate::{
@@ -23,13 +23,13 @@ const UNREAD_GENERATIONS: u64 = 1 << 16;
 /// See the module.
 pub(crate) struct Roots {
     members: Arc<Members>,
-    known: Mutex<KnownRoots>,
+    known: Mutex<KnownRoots, rank::pool::Roots>,
 }
 
 /// The roots while nobody else writes one.
 pub(crate) struct LockedRoots<'a> {
     members: &'a Members,
-    known: MutexGuard<'a, KnownRoots>,
+    known: MutexGuard<'a, KnownRoots, rank::pool::Roots>,
 }
 
 impl Roots {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use terrace_sync::{Mutex, rank};
 
 use super::{
     allocator::{Allocator, DeviceSegments, Request, floor_of, landing_mark},
@@ -42,7 +42,7 @@ pub(crate) struct TakenOut(Option<DeviceSegments>);
 
 /// See the module.
 pub(crate) struct FreeSpace {
-    allocator: Mutex<Allocator>,
+    allocator: Mutex<Allocator, rank::Leaf>,
 }
 
 impl FreeSpace {
