@@ -1,61 +1,74 @@
 //! What the running thread holds, and whether it may take one more.
 //!
 //! Invariants: a lock is on the list from before it is waited for until it is given back, so that a thread that waits for
-//! itself is found; the list is empty in builds without debug assertions, which pay nothing.
+//! itself is found; builds without debug assertions have no list, and pay nothing.
 
 #[cfg(debug_assertions)]
-use std::cell::RefCell;
+use std::{cell::RefCell, panic::Location};
 
-use crate::rank::{Place, Rank};
+use crate::rank::Rank;
+
+/// A lock that is held.
+#[cfg(debug_assertions)]
+#[derive(Clone, Copy)]
+struct Taken {
+    place: crate::rank::Place,
+    /// Which of those with this rank.
+    address: usize,
+    /// Where in the source.
+    at: &'static Location<'static>,
+}
 
 #[cfg(debug_assertions)]
 thread_local! {
-    static HELD: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
-    /// Which locks: those of the list above, and before them those of who waits while this thread stands in for others.
-    static ADDRESSES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<Taken>> = const { RefCell::new(Vec::new()) };
+    /// What those hold who wait while this thread stands in for others.
+    static WAITING: RefCell<Vec<Taken>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Which lock it is.
 pub(crate) fn address<T: ?Sized>(lock: &T) -> usize {
-    std::ptr::from_ref(lock).addr()
+    std::ptr::from_ref(lock).cast::<()>().addr()
 }
 
 /// A lock on the list of its thread; off it once this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(debug_assertions)]
-    level: usize,
-    #[cfg(debug_assertions)]
     address: usize,
 }
 
 impl Held {
-    /// Before a lock of this rank is waited for. Panics if the thread holds one that comes after it.
+    /// Before the lock there is waited for. Panics if the thread holds it, or one that comes after it.
     #[inline]
+    #[track_caller]
     pub(crate) fn wait_for<R: Rank>(address: usize) -> Self {
         #[cfg(debug_assertions)]
-        check(&R::PLACE, address);
+        check(R::PLACE, address);
         Self::have::<R>(address)
     }
 
-    /// A lock of this rank was had without waiting: in any order.
+    /// The lock there was had without waiting: in any order.
     #[inline]
+    #[track_caller]
     pub(crate) fn have<R: Rank>(address: usize) -> Self {
         #[cfg(debug_assertions)]
         {
-            ADDRESSES.with_borrow_mut(|addresses| addresses.push(address));
+            let taken = Taken {
+                place: R::PLACE,
+                address,
+                at: Location::caller(),
+            };
             HELD.with_borrow_mut(|held| {
-                held.push(R::PLACE);
-                crate::trace::taken(held);
+                held.push(taken);
+                crate::trace::taken(|| held.iter().map(|taken| taken.place.name).collect());
             });
+            Self { address }
         }
         #[cfg(not(debug_assertions))]
-        let _ = address;
-        Self {
-            #[cfg(debug_assertions)]
-            level: R::PLACE.level,
-            #[cfg(debug_assertions)]
-            address,
+        {
+            let _ = address;
+            Self {}
         }
     }
 }
@@ -67,15 +80,8 @@ impl Drop for Held {
         // A thread that ends may drop guards after its list.
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            if let Some(at) = held.iter().rposition(|place| place.level == self.level) {
+            if let Some(at) = held.iter().rposition(|taken| taken.address == self.address) {
                 held.remove(at);
-            }
-        });
-        #[cfg(debug_assertions)]
-        let _ = ADDRESSES.try_with(|addresses| {
-            let mut addresses = addresses.borrow_mut();
-            if let Some(at) = addresses.iter().rposition(|address| *address == self.address) {
-                addresses.remove(at);
             }
         });
     }
@@ -86,7 +92,12 @@ pub(crate) fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
     {
         let mine = HELD.take();
+        let before = WAITING.with_borrow_mut(|waiting| {
+            waiting.extend(&mine);
+            waiting.len() - mine.len()
+        });
         let result = run();
+        WAITING.with_borrow_mut(|waiting| waiting.truncate(before));
         HELD.set(mine);
         result
     }
@@ -95,27 +106,23 @@ pub(crate) fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
 }
 
 #[cfg(debug_assertions)]
-fn check(next: &Place, address: usize) {
-    let is_had = ADDRESSES.with_borrow(|addresses| addresses.contains(&address));
-    assert!(
-        !is_had,
-        "'{}' is waited for by the thread that holds it",
-        next.name
-    );
-    let before = HELD.with_borrow(|held| {
-        let after = |place: &&Place| place.level > next.level || (place.level == next.level && !next.several);
-        held.iter().find(after).copied()
-    });
-    if let Some(before) = before {
+#[track_caller]
+fn check(next: crate::rank::Place, address: usize) {
+    let waits = WAITING.with_borrow(|waiting| waiting.iter().find(|taken| taken.address == address).copied());
+    if let Some(Taken { at, .. }) = waits {
         panic!(
-            "lock order: '{}' is taken while '{}' is held, which comes {} it in crates/sync/src/rank.rs",
-            next.name,
-            before.name,
-            if before.level == next.level {
-                "with"
-            } else {
-                "after"
-            }
+            "'{}' is waited for, and held since {at} by who waits meanwhile",
+            next.name
+        );
+    }
+    let is_before = |taken: &&Taken| {
+        let level = taken.place.level;
+        taken.address == address || level > next.level || (level == next.level && !next.several)
+    };
+    if let Some(Taken { place, at, .. }) = HELD.with_borrow(|held| held.iter().find(is_before).copied()) {
+        panic!(
+            "'{}' is waited for while '{}' is held, since {at}: crates/sync/src/rank.rs says the other way round",
+            next.name, place.name
         );
     }
 }
@@ -123,13 +130,14 @@ fn check(next: &Place, address: usize) {
 /// Called before a device is read, written, flushed or trimmed. Panics if the thread holds a lock that is never held
 /// across device I/O.
 #[inline]
+#[track_caller]
 pub fn about_to_do_io() {
     #[cfg(debug_assertions)]
     {
-        let across = HELD.with_borrow(|held| held.iter().find(|place| !place.across_io).copied());
-        if let Some(place) = across {
+        let never = |taken: &&Taken| !taken.place.across_io;
+        if let Some(Taken { place, at, .. }) = HELD.with_borrow(|held| held.iter().find(never).copied()) {
             panic!(
-                "device I/O while the lock '{}' is held, which is never held across I/O",
+                "a device is asked while '{}' is held, since {at}: never across I/O",
                 place.name
             );
         }

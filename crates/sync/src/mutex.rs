@@ -47,6 +47,7 @@ impl<T, R: Rank> Mutex<T, R> {
 
 impl<T: ?Sized, R: Rank> Mutex<T, R> {
     /// Waits for the lock.
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T, R> {
         let held = Held::wait_for::<R>(address(self));
         MutexGuard {
@@ -58,6 +59,7 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
     }
 
     /// The lock if nobody holds it; allowed in any order, since nobody waits.
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
         let guard = self.lock.try_lock()?;
         Some(MutexGuard {
@@ -70,6 +72,7 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
 
     /// Waits for the lock as long as this at most. Where a [`Driver`](crate::Driver) moves the time, the others come on
     /// meanwhile, and the time passes.
+    #[track_caller]
     pub fn lock_within(&self, clock: &dyn Clock, patience: Duration) -> Option<MutexGuard<'_, T, R>> {
         if clock.driver().is_none() {
             let held = Held::wait_for::<R>(address(self));
@@ -92,6 +95,7 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
 
 impl<T: ?Sized, R: Rank> MutexGuard<'_, T, R> {
     /// Gives the lock back for this call, and takes it again.
+    #[track_caller]
     pub fn unlocked<V>(guard: &mut Self, then: impl FnOnce() -> V) -> V {
         guard.held = None;
         let result = raw::MutexGuard::unlocked(&mut guard.guard, then);

@@ -147,6 +147,8 @@ ranks! {
     }
     /// Of `terrace-cache`.
     cache {
+        /// Forgetting the coldest regions: one at a time.
+        HeatShrinking;
         /// Shares of the read cache.
         ReadCache;
         /// What was read ahead.
@@ -220,5 +222,20 @@ ranks! {
         Roots (io);
         /// Devices of the pool.
         Members;
+        /// Which segments are free.
+        FreeSpace;
+    }
+    /// Of `terrace-device`.
+    device {
+        /// Content that a volatile device holds back.
+        Volatile;
+        /// Pages of a device in memory.
+        Pages;
+        /// Open files of a directory of segments.
+        Files (io);
+        /// Whether a flush has failed.
+        FlushGate;
+        /// What of these is not flushed.
+        Unflushed;
     }
 }

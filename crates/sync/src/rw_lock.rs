@@ -53,6 +53,7 @@ impl<T, R: Rank> RwLock<T, R> {
 
 impl<T: ?Sized, R: Rank> RwLock<T, R> {
     /// Waits until nobody writes.
+    #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T, R> {
         let held = Held::wait_for::<R>(address(self));
         RwLockReadGuard {
@@ -63,6 +64,7 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     }
 
     /// Waits until nobody reads or writes.
+    #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, R> {
         let held = Held::wait_for::<R>(address(self));
         RwLockWriteGuard {
@@ -73,6 +75,7 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     }
 
     /// To read, if nobody writes; allowed in any order.
+    #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, R>> {
         let guard = self.lock.try_read()?;
         Some(RwLockReadGuard {
@@ -83,6 +86,7 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     }
 
     /// To write, if nobody reads or writes; allowed in any order.
+    #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
         let guard = self.lock.try_write()?;
         Some(RwLockWriteGuard {
@@ -93,6 +97,7 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     }
 
     /// Waits to write as long as this at most, as [`Mutex::lock_within`](crate::Mutex::lock_within) does.
+    #[track_caller]
     pub fn write_within(&self, clock: &dyn Clock, patience: Duration) -> Option<RwLockWriteGuard<'_, T, R>> {
         if clock.driver().is_none() {
             let held = Held::wait_for::<R>(address(self));

@@ -8,8 +8,6 @@ use std::{
     mem,
 };
 
-use crate::rank::Place;
-
 /// Of each operation the chains of locks that were held together, outermost first, by their names.
 pub type Chains = BTreeMap<&'static str, BTreeSet<Vec<&'static str>>>;
 
@@ -40,14 +38,13 @@ pub fn take() -> Chains {
     not(debug_assertions),
     expect(dead_code, reason = "only builds that check have something to tell")
 )]
-pub(crate) fn taken(held: &[Place]) {
+pub(crate) fn taken(chain: impl FnOnce() -> Vec<&'static str>) {
     // A thread that ends may take locks after what it recorded is gone.
     let _ = RECORDED.try_with(|recorded| {
         let mut recorded = recorded.borrow_mut();
         let Some(operation) = recorded.operation else {
             return;
         };
-        let chain = held.iter().map(|place| place.name).collect();
-        recorded.chains.entry(operation).or_default().insert(chain);
+        recorded.chains.entry(operation).or_default().insert(chain());
     });
 }

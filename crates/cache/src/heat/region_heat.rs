@@ -70,7 +70,7 @@ pub struct Heat {
     shards: Box<[Mutex<Shard, rank::Leaf>]>,
     memory_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
-    shrinking: Mutex<(), rank::Leaf>,
+    shrinking: Mutex<(), rank::cache::HeatShrinking>,
     /// Where what changed is looked for first: so what changes again and again keeps nothing else from its turn.
     next_shard: AtomicUsize,
     /// When all heat was forgotten last; 0: never.

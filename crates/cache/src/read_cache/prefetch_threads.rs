@@ -99,7 +99,7 @@ mod tests {
         let (begun, begins) = mpsc::channel();
         for round in 0..3 {
             let (go_on, may_go_on) = mpsc::channel::<()>();
-            let work = Arc::new(Mutex::new(Some((begun.clone(), may_go_on))));
+            let work = Arc::new(Mutex::<_, rank::Leaf>::new(Some((begun.clone(), may_go_on))));
             // Until the thread waits (again).
             while !ahead.offer({
                 let work = work.clone();

@@ -690,8 +690,8 @@ mod tests {
     #[test]
     fn what_many_append_at_once_is_all_there_from_memory_or_written() {
         let (all, open) = segment();
-        let device = Mutex::new(vec![0u8; SEGMENT_BYTES]);
-        let written = Mutex::new(Vec::new());
+        let device = Mutex::<_, rank::Leaf>::new(vec![0u8; SEGMENT_BYTES]);
+        let written = Mutex::<_, rank::Leaf>::new(Vec::new());
         let next = AtomicU64::new(1);
         let known: Mutex<Vec<(u64, usize, usize)>, rank::Leaf> = Mutex::default();
         let write = |flight: Option<Arc<Flight>>| {

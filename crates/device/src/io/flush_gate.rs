@@ -13,7 +13,7 @@ use crate::Cause;
 /// Lets flushes through one by one until one fails.
 #[derive(Default)]
 pub(crate) struct FlushGate {
-    failed: Mutex<bool, rank::Leaf>,
+    failed: Mutex<bool, rank::device::FlushGate>,
 }
 
 impl FlushGate {

@@ -50,8 +50,8 @@ pub struct DirectoryDevice {
     size_bytes: AtomicU64,
     slot_bytes: u64,
     read_only: bool,
-    handles: Mutex<HashMap<u64, Arc<File>>, rank::Leaf>,
-    unflushed: Mutex<Unflushed, rank::Leaf>,
+    handles: Mutex<HashMap<u64, Arc<File>>, rank::device::Files>,
+    unflushed: Mutex<Unflushed, rank::device::Unflushed>,
     /// One flush at a time: one that finds nothing to do must not return before the one that took the work.
     flushing: FlushGate,
 }

@@ -17,7 +17,7 @@ type Page = Box<[u8; DEVICE_BLOCK_BYTES]>;
 /// Bytes in RAM behind the [`Device`] interface.
 pub struct MemoryDevice {
     name: String,
-    pages: RwLock<Pages, rank::Leaf>,
+    pages: RwLock<Pages, rank::device::Pages>,
 }
 
 /// What was written; the rest reads as zeroes. Groups beyond the length are not there.

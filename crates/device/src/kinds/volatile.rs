@@ -25,7 +25,7 @@ const SECTOR_BYTES: usize = 512;
 /// See the module.
 pub struct VolatileDevice {
     inner: Arc<dyn Device>,
-    held: Mutex<BTreeMap<u64, Box<[u8]>>, rank::Leaf>,
+    held: Mutex<BTreeMap<u64, Box<[u8]>>, rank::device::Volatile>,
     randomness: SeededRandomness,
 }
 

@@ -68,7 +68,7 @@ impl Roots {
     /// Whether somebody writes a root, or keeps others from it.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
-        self.known.is_locked()
+        self.known.try_lock().is_none()
     }
 
     /// Writes a root; durable when it returns. See [`Pool::write_root`](crate::Pool::write_root).

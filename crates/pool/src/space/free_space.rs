@@ -42,7 +42,7 @@ pub(crate) struct TakenOut(Option<DeviceSegments>);
 
 /// See the module.
 pub(crate) struct FreeSpace {
-    allocator: Mutex<Allocator, rank::Leaf>,
+    allocator: Mutex<Allocator, rank::pool::FreeSpace>,
 }
 
 impl FreeSpace {
