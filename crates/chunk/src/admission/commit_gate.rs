@@ -10,7 +10,8 @@ use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, S
 use super::make_room::Admission;
 use crate::{
     catalog::{Change, Operations, fold_references},
-    durability::{Margin, log_bytes},
+    durability::log_bytes,
+    space::{Backlog, Margin, THROTTLED_PRESSURE},
 };
 
 /// Pending payload at which a commit flushes by itself, bytes: bounds memory and the size of a log entry. An eighth of
@@ -96,12 +97,12 @@ impl Admission {
 
     /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none.
     fn hold_back(&self) {
-        let pressure = self.tree.pressure();
-        if pressure < 0.75 && self.log.bytes() < self.space.log_limit() * 2 {
+        let backlog = self.space.backlog();
+        if backlog < Backlog::Throttled {
             return;
         }
-        let is_far_behind = pressure >= 1.0 || self.log.bytes() >= self.space.log_limit() * 3;
-        let helped = is_far_behind
+        let pressure = self.tree.pressure();
+        let helped = backlog == Backlog::Full
             && match self.collector.try_turn() {
                 Some(mut state) => {
                     match self.collector.checkpoint_if_due(&mut state) {
@@ -114,7 +115,7 @@ impl Admission {
                 None => self.merger.merge_step(),
             };
         if !helped && self.options.threads > 0 {
-            let late = (pressure - 0.75).clamp(0.0, 1.0);
+            let late = (pressure - THROTTLED_PRESSURE).clamp(0.0, 1.0);
             std::thread::sleep(Duration::from_micros((late * 20_000.0) as u64));
         }
         self.merger.wait_for_tables();
