@@ -60,6 +60,8 @@ impl Admission {
     }
 
     /// Commits once the log takes so many bytes more; who has to wait for that works for it himself. The sequence, and what is pending.
+    /// No reservation stands for this: what a batch takes in the log is known when it is built, deletions have none, and a log that
+    /// cannot be written stops the store.
     ///
     /// # Errors
     /// `NoSpace` if nothing can be had: the batch was not accepted.
@@ -95,7 +97,8 @@ impl Admission {
         pending > pending_max || self.catalog.unlogged_bytes() > UNLOGGED_BYTES_MAX
     }
 
-    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none.
+    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none. A question of speed,
+    /// asked of each batch: nobody is refused here.
     fn hold_back(&self) {
         let backlog = self.space.backlog();
         if backlog < Backlog::Throttled {

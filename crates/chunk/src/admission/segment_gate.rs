@@ -1,5 +1,8 @@
 //! The gate of segments: what is appended to a stream that has no segment waits here until one may be taken.
 //!
+//! Whether there is space was asked when the write was accepted. Here it is asked where it lands: on its tier, or on a slower one
+//! since that is full ([`Landing`]). Nobody is refused for the answer.
+//!
 //! Invariant: nothing is held meanwhile that those need who bring segments back. What is moved does not come by here.
 
 use std::{

@@ -130,6 +130,11 @@ impl SpaceView {
         &self.need
     }
 
+    /// Segments that content can have, with those that new content took meanwhile: it grows as long as any come back.
+    pub(crate) fn brought_back(&self) -> u64 {
+        self.pool.free_for_content() + self.need.taken()
+    }
+
     /// How many segments were released so far.
     pub(crate) fn releases(&self) -> u64 {
         self.released.load(Ordering::Acquire)

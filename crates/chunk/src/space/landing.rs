@@ -150,3 +150,35 @@ impl SpaceView {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn landing(free: u64, garbage_segments: u64, mark: f64, rests: bool) -> Landing {
+        let room = TierRoom {
+            segments: 128,
+            free,
+            floor: 4,
+            segment_bytes: 1 << 20,
+            live_bytes: (128 - free - garbage_segments) << 20,
+            garbage_bytes: garbage_segments << 20,
+        };
+        Landing::of(1, &room, mark, rests)
+    }
+
+    #[test]
+    fn a_full_tier_is_cleaned_where_that_wins_much_and_else_what_is_colder_leaves_it() {
+        assert_eq!(landing(5, 60, 1.0, false), Landing::Fits);
+        assert_eq!(landing(4, 60, 1.0, false), Landing::AfterCleaning);
+        assert_eq!(landing(4, 10, 1.0, false), Landing::AfterDemotion(1));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_tier_that_rests_or_is_above_its_mark() {
+        assert_eq!(landing(4, 60, 1.0, true), Landing::Elsewhere);
+        assert_eq!(landing(5, 60, 1.0, true), Landing::Fits);
+        assert_eq!(landing(4, 10, 0.85, false), Landing::Elsewhere);
+        assert_eq!(landing(30, 10, 0.5, false), Landing::Elsewhere);
+    }
+}

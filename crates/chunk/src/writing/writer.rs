@@ -162,7 +162,9 @@ impl ChunkWriter {
         }
     }
 
-    /// Writes a piece; when there is no room, reclaims and compacts until there is, or there is nothing to be had.
+    /// Writes a piece; when there is no segment, reclaims and compacts until there is one, or there is nothing to be had. What it writes
+    /// has its reservation; that counts bytes beyond the reserve in all of the pool, which may lie in segments yet to be emptied, or
+    /// have gone with a device since.
     fn write_or_make_room(
         &self,
         piece: &Piece<'_>,
@@ -295,7 +297,9 @@ impl ChunkWriter {
             })?;
         self.catalog.note_unlogged(header.payload);
         self.space.note_written(u64::from(header.payload));
-        let pin = pin.ok_or(StoreError::NoSpace)?;
+        // What was appended was placed: no want of space comes here.
+        let pin =
+            pin.ok_or_else(|| StoreError::Invalid("a chunk was appended, and placed nowhere".into()))?;
         Ok(Written::new(id, false, pin))
     }
 }
