@@ -209,7 +209,7 @@ impl ChunkStore {
             chunk_stored_bytes: positive(counters.stored),
             metadata_bytes,
             pending_free_bytes: positive(self.space.pending_free()) + emptied * segment,
-            reserve_bytes: self.space.reserve_segments() * segment,
+            reserve_bytes: self.space.watermarks().reserve() * segment,
             segment_bytes: segment,
             room_bytes: self.space.content_room(),
             set_aside_bytes: self.space.reserved(),

@@ -10,7 +10,8 @@ use terrace_store::{Batch, ChunkId, FIRST_USER_TABLE, KEY_BYTES_MAX, Sequence, S
 use super::make_room::Admission;
 use crate::{
     catalog::{Change, Operations, fold_references},
-    durability::{Margin, log_bytes},
+    durability::log_bytes,
+    space::{Backlog, Margin, THROTTLED_PRESSURE},
 };
 
 /// Pending payload at which a commit flushes by itself, bytes: bounds memory and the size of a log entry. An eighth of
@@ -59,6 +60,8 @@ impl Admission {
     }
 
     /// Commits once the log takes so many bytes more; who has to wait for that works for it himself. The sequence, and what is pending.
+    /// No reservation stands for this: what a batch takes in the log is known when it is built, deletions have none, and a log that
+    /// cannot be written stops the store.
     ///
     /// # Errors
     /// `NoSpace` if nothing can be had: the batch was not accepted.
@@ -94,14 +97,15 @@ impl Admission {
         pending > pending_max || self.catalog.unlogged_bytes() > UNLOGGED_BYTES_MAX
     }
 
-    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none.
+    /// Slows writers when the background falls behind, smoothly; does for it what relieves it where there is none. A question of speed,
+    /// asked of each batch: nobody is refused here.
     fn hold_back(&self) {
-        let pressure = self.tree.pressure();
-        if pressure < 0.75 && self.log.bytes() < self.space.log_limit() * 2 {
+        let backlog = self.space.backlog();
+        if backlog < Backlog::Throttled {
             return;
         }
-        let is_far_behind = pressure >= 1.0 || self.log.bytes() >= self.space.log_limit() * 3;
-        let helped = is_far_behind
+        let pressure = self.tree.pressure();
+        let helped = backlog == Backlog::Full
             && match self.collector.try_turn() {
                 Some(mut state) => {
                     match self.collector.checkpoint_if_due(&mut state) {
@@ -114,7 +118,7 @@ impl Admission {
                 None => self.merger.merge_step(),
             };
         if !helped {
-            let late = (pressure - 0.75).clamp(0.0, 1.0);
+            let late = (pressure - THROTTLED_PRESSURE).clamp(0.0, 1.0);
             self.options
                 .clock
                 .rest(Duration::from_micros((late * 20_000.0) as u64));

@@ -123,7 +123,7 @@ impl Admission {
         let mut most = 0;
         let mut in_vain = 0;
         while !self.round(state, enough)? {
-            let now = self.pool.free_for_content() + self.space.need().taken();
+            let now = self.space.brought_back();
             in_vain = if now > most { 0 } else { in_vain + 1 };
             most = most.max(now);
             if in_vain == ROUNDS_IN_VAIN && self.compactor.pack(state)? {

@@ -3,23 +3,18 @@
 use terrace_store::{Reservation, StoreError};
 
 use super::make_room::Admission;
+use crate::space::Purpose;
 
 impl Admission {
-    /// Sets `bytes` aside beside the caller's `own`, leaving so many segments free, or what writers leave.
+    /// Sets `bytes` aside beside the caller's `own`, as far into the reserve as the purpose may go.
     pub(crate) fn set_aside(
         &self,
         bytes: u64,
         own: &dyn Fn() -> u64,
-        leave_free: Option<u64>,
+        purpose: Purpose,
     ) -> Result<Reservation, StoreError> {
         self.stop.check_running()?;
-        let try_once = || {
-            // Records of new content would only take metadata further beyond what a root can list.
-            let is_listable = self.space.is_listable();
-            is_listable
-                .then(|| self.space.try_reserve(bytes, own(), leave_free))
-                .flatten()
-        };
+        let try_once = || self.space.try_reserve(bytes, own(), purpose);
         if let Some(given) = try_once() {
             return Ok(given);
         }

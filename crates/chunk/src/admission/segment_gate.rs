@@ -1,5 +1,8 @@
 //! The gate of segments: what is appended to a stream that has no segment waits here until one may be taken.
 //!
+//! Whether there is space was asked when the write was accepted. Here it is asked where it lands: on its tier, or on a slower one
+//! since that is full ([`Landing`]). Nobody is refused for the answer.
+//!
 //! Invariant: nothing is held meanwhile that those need who bring segments back. What is moved does not come by here.
 
 use std::{sync::atomic::Ordering, time::Duration};
@@ -11,9 +14,11 @@ use crate::{
     append::TryAppend,
     buffers::Chunk,
     encoding::Location,
-    space::{StreamKey, Waiting},
+    space::{Landing, StreamKey, Waiting},
 };
 
+/// How often space that was made for a write may be gone before it is written.
+const ATTEMPTS: usize = 64;
 /// Steps that a writer does at most for the segment that it is about to take, and how long it waits for another who does.
 const RELIEF_STEPS: usize = 256;
 const RELIEF_WAIT: Duration = Duration::from_millis(20);
@@ -25,6 +30,24 @@ const ANSWER_MAX: Duration = Duration::from_millis(400);
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Admission {
+    /// Writes or moves something, and where that finds no segment makes room until there is `enough`, or nothing more can be had. This
+    /// is no second look at what was reserved: a reservation counts bytes, and which segments they fill is known only here.
+    pub(crate) fn retry_with_room<T>(
+        &self,
+        enough: impl Fn() -> bool,
+        mut attempt: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut result = attempt();
+        for _ in 0..ATTEMPTS {
+            if !matches!(result, Err(StoreError::NoSpace)) || !self.make_room(&enough)? {
+                break;
+            }
+            // Others may be quicker to take it.
+            result = attempt();
+        }
+        result
+    }
+
     /// Appends one chunk of new content; `placed` is told where.
     pub(crate) fn append(
         &self,
@@ -70,7 +93,7 @@ impl Admission {
         key: StreamKey,
         taken: &dyn Fn() -> bool,
     ) -> Result<(), StoreError> {
-        let Some(tier) = self.space.tier_to_sink_from(key) else {
+        let Landing::AfterDemotion(tier) = self.space.landing(key) else {
             return Ok(());
         };
         let clock = &*self.options.clock;
@@ -80,7 +103,7 @@ impl Admission {
         let question = self.sinking.asked.fetch_add(1, Ordering::AcqRel) + 1;
         let _waiting = Waiting::of(&self.sinking.waiting);
         let began = clock.monotonic_nanoseconds();
-        while self.space.tier_to_sink_from(key).is_some() {
+        while matches!(self.space.landing(key), Landing::AfterDemotion(_)) {
             if taken() {
                 return Ok(());
             }
@@ -110,7 +133,7 @@ impl Admission {
     /// tier, until there is room or somebody else has `taken` a segment for the same stream. Beside who compacts, it flushes.
     pub(crate) fn relieve(&self, key: StreamKey, taken: &dyn Fn() -> bool) -> Result<(), StoreError> {
         for _ in 0..RELIEF_STEPS {
-            if !self.space.is_to_relieve(key) || taken() {
+            if self.space.landing(key) != Landing::AfterCleaning || taken() {
                 return Ok(());
             }
             let Some(mut state) = self.collector.try_turn() else {

@@ -25,7 +25,7 @@ use crate::{
     encoding::{COPIES_MAX, Counters, HEADER_BYTES, Location, TABLE_SEGMENTS, compression, segment_key},
     errors::pool_error,
     ledger::Ledger,
-    space::{SpaceView, StreamKey, TierRoom},
+    space::{Landing, SpaceView, StreamKey, TierRoom},
     stop::Stop,
 };
 
@@ -160,7 +160,9 @@ impl SegmentWriter {
         let released = self.space.releases();
         if slot.spilled_at.is_some_and(|at| at != released) {
             slot.spilled_at = Some(released);
-            if slot.aside.as_ref().is_none_or(|aside| aside.is_closed()) && self.space.has_room_again(key) {
+            if slot.aside.as_ref().is_none_or(|aside| aside.is_closed())
+                && self.space.landing(key) == Landing::Fits
+            {
                 slot.aside = slot.open.take();
                 return None;
             }
@@ -183,7 +185,7 @@ impl SegmentWriter {
         let stored = HEADER_BYTES + chunk.payload.len();
         let aside = slot.aside.take().filter(|aside| !aside.is_closed());
         let open = match aside {
-            Some(aside) if !self.space.has_room_again(key) => aside,
+            Some(aside) if self.space.landing(key) != Landing::Fits => aside,
             aside => {
                 slot.aside = aside;
                 self.open_segment(key, privileged, stored)?
@@ -210,8 +212,8 @@ impl SegmentWriter {
         privileged: bool,
         stored: usize,
     ) -> Result<Arc<OpenSegment>, StoreError> {
-        let reserve = self.space.reserve_segments();
-        let copies = match self.allocate_copies(key.choice(), reserve) {
+        let marks = self.space.watermarks();
+        let copies = match self.allocate_copies(key.choice(), marks.of_segment(false)) {
             Err(error) if error.is_no_space() => {
                 if let Some(open) = self.open_with_room(key, stored) {
                     return Ok(open);
@@ -219,7 +221,7 @@ impl SegmentWriter {
                 if !privileged {
                     return Err(StoreError::NoSpace);
                 }
-                self.allocate_copies(key.choice(), self.space.last_segments())
+                self.allocate_copies(key.choice(), marks.of_segment(true))
             }
             other => other,
         };

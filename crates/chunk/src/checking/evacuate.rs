@@ -30,8 +30,6 @@ use crate::{
 const UNREADABLE_MAX: usize = 1_000_000;
 /// Records of the table of chunks that one step reads.
 const TABLE_RECORDS: usize = 1024;
-/// How often room is made for one chunk, if others are quicker to take it.
-const ATTEMPTS: usize = 64;
 
 /// How far an emptying is; `Default` starts a new one.
 #[derive(Debug, Default)]
@@ -253,19 +251,10 @@ impl Evacuation {
             true => Err(StoreError::NoSpace),
             false => self.relocator.move_chunks(&[id], placement, Some(segment)),
         };
-        let mut moved = move_it();
         // What it moved before has left room behind, in segments that go back with the next checkpoint only, or that hold
         // other things yet.
-        let enough = self.space.last_segments() + self.space.copies_at_most();
-        for _ in 0..ATTEMPTS {
-            let is_full = matches!(moved, Err(StoreError::NoSpace));
-            let is_enough = || self.pool.free_for_content() >= enough && !self.journal.is_log_short();
-            if !is_full || !self.admission.make_room(is_enough)? {
-                break;
-            }
-            moved = move_it();
-        }
-        let outcome = moved?;
+        let enough = || self.space.has_segments(true) && !self.journal.is_log_short();
+        let outcome = self.admission.retry_with_room(enough, move_it)?;
         self.space.rates().take(&outcome.tier_bytes);
         progress.moved += outcome.moved;
         for tier in outcome.tier_bytes.keys() {

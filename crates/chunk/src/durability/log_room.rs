@@ -11,21 +11,11 @@
 use terrace_store::ChunkId;
 
 use super::group_commit::Journal;
+use crate::space::Margin;
 
-/// What the head of an entry and its padding take, of an entry in two segments and one that names others, bytes.
-const ENTRIES_REST: u64 = 3 * 4096;
-/// The margin for background work, at most; a quarter of a segment where these are small.
-const MARGIN_BYTES_MAX: u64 = 1 << 20;
 /// What a reference takes in the log, and what a new chunk does, bytes: more than that hardly ever.
 const REFERENCE_BYTES: u64 = 64;
 const CHUNK_BYTES: u64 = 384;
-
-/// How much of the margin stays.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Margin {
-    All,
-    Half,
-}
 
 /// What a batch takes in the log, bytes; `references`: chunks, and by how much.
 pub(crate) fn log_bytes(records: &[(Vec<u8>, Option<Vec<u8>>)], references: &[(ChunkId, i64)]) -> u64 {
@@ -43,24 +33,11 @@ pub(crate) fn log_bytes(records: &[(Vec<u8>, Option<Vec<u8>>)], references: &[(C
 impl Journal {
     /// Whether the log takes `due` bytes that it does not have yet. To be asked while none are added to these.
     pub(crate) fn log_takes(&self, due: u64, margin: Margin) -> bool {
-        let segment = u64::from(self.pool.segment_bytes());
-        let margin_bytes = (segment / 4).min(MARGIN_BYTES_MAX) / if margin == Margin::All { 1 } else { 2 };
-        let needed = self.segments_for_log(due + margin_bytes);
-        if needed > 0 && needed > self.pool.free_segments() {
-            return false;
+        let takes = self.space.has_log_space(due, margin);
+        if takes {
+            self.meta.leave_for_log(self.space.log_segments(due));
         }
-        self.meta.leave_for_log(self.segments_for_log(due));
-        true
-    }
-
-    /// Free segments that so many bytes take beyond what the log has, in each of its copies.
-    fn segments_for_log(&self, bytes: u64) -> u64 {
-        let lacking = (bytes + ENTRIES_REST).saturating_sub(self.log.room());
-        if lacking == 0 {
-            return 0;
-        }
-        let copies = self.pool.device_count().clamp(1, 2) as u64;
-        lacking.div_ceil(self.log.room_of_segment().max(1)) * copies
+        takes
     }
 
     /// Of what was taken from the pending batches nothing is on its way into the log any more.
@@ -68,7 +45,7 @@ impl Journal {
         self.catalog.note_landed(|due| {
             self.meta.leave_for_log(match due {
                 0 => 0,
-                due => self.segments_for_log(due),
+                due => self.space.log_segments(due),
             });
         });
     }

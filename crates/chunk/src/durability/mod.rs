@@ -11,4 +11,4 @@ mod log_room;
 pub(crate) use checkpoint::{Checkpoint, SLICE_BYTES};
 pub(crate) use device_failure::LOG_LEAVES_MAX;
 pub(crate) use group_commit::{EndOfLog, Journal};
-pub(crate) use log_room::{Margin, log_bytes};
+pub(crate) use log_room::log_bytes;

@@ -91,7 +91,7 @@ impl Compactor {
 
     /// The same at leisure: no faster than the rate of its tier, as long as nobody waits for the room.
     pub(super) fn compact_throttled(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
-        if self.space.need().is_felt() || self.space.is_short_of_room() {
+        if self.space.is_urgent() {
             return self.compact_step(state);
         }
         let tier = |segment: &SegmentId| self.pool.tier_of(segment.device).unwrap_or(0);
@@ -220,7 +220,7 @@ impl Compactor {
     /// The emptiest segment of the fastest tier where garbage is more than a quarter or room is short, and where moving
     /// the live chunks of the emptiest few gives at least one segment back (or they would only be moved about for ever).
     fn choose_for_compaction(&self, state: &mut Maintenance, at_its_rate: bool) -> Option<SegmentId> {
-        let short = self.pool.free_for_content() < self.space.reserve_segments() * 2 + 2;
+        let short = self.space.is_compaction_due();
         // Disks that sleep are woken only for room that is needed.
         let resting = match short {
             true => u8::MAX,

@@ -141,7 +141,7 @@ impl Merger {
             return true;
         }
         let _tables = self.tables.lock();
-        let mirrored = self.meta.mirror_one(self.space.reserve_segments() * 3);
+        let mirrored = self.meta.mirror_one(self.space.watermarks().low());
         match mirrored {
             Ok(true) => {
                 self.journal.start_checkpoint(&mut state.checkpoint);

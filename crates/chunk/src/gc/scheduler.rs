@@ -203,7 +203,7 @@ impl Collector {
         }
         // Reclaiming makes records itself: it waits for the merges that users would have to wait for, unless room is
         // short.
-        let merges_first = self.space.is_loaded() && !self.space.is_short_of_room();
+        let merges_first = self.space.is_loaded() && !self.space.is_low();
         // Garbage that lies where users write is brought back before anything that can wait longer.
         let pressed_free = self.space.free_where_pressed();
         if pressed_free.is_some() {
@@ -253,7 +253,7 @@ impl Collector {
     /// Releases what may be, and goes on with a checkpoint if one is being made or due; whether one is.
     pub(crate) fn checkpoint_if_due(&self, state: &mut Maintenance) -> Result<bool, StoreError> {
         self.reclaimer.release_durable(state);
-        if !state.checkpoint.is_under_way() && self.checkpoint_due() {
+        if !state.checkpoint.is_under_way() && self.space.is_checkpoint_due() {
             self.journal.start_checkpoint(&mut state.checkpoint);
         }
         self.journal.checkpoint_step(&mut state.checkpoint)
@@ -331,7 +331,7 @@ impl Collector {
             let _maintenance = self.maintenance.lock();
             self.merger.part_doubled();
         }
-        while self.copy_metadata(|meta| meta.mirror_one(self.space.reserve_segments()))? {}
+        while self.copy_metadata(|meta| meta.mirror_one(self.space.watermarks().reserve()))? {}
         self.checkpoint()?;
         Ok(self.journal.is_mirrored())
     }
@@ -348,12 +348,5 @@ impl Collector {
         }
         self.log.catch_up();
         result
-    }
-
-    fn checkpoint_due(&self) -> bool {
-        let low = || self.pool.free_for_content() < self.space.reserve_segments();
-        let segment = u64::from(self.pool.segment_bytes());
-        self.log.bytes() > self.space.log_limit()
-            || (low() && (self.log.bytes() > segment || self.tree.usage().bytes_replaced > 2 * segment))
     }
 }

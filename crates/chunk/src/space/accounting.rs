@@ -1,7 +1,7 @@
 //! Space: what there is, what is used, what writers can still get.
 //!
 //! Invariant: everything is counted from memory; a reservation that was given is backed by free segments beyond the
-//! reserve, with an allowance for headers, padding and metadata.
+//! reserve, with an allowance for headers, padding and metadata. Whether something is enough is said in `checks.rs`.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,11 @@ use terrace_meta::Tree;
 use terrace_pool::{Freed, Pool, Presence, SegmentId, SegmentRange};
 use terrace_store::{CHUNK_BYTES_MAX, MoveRates, Reservation};
 
-use super::{device_pacing::Spacing, need::Need};
+use super::{
+    device_pacing::Spacing,
+    need::Need,
+    watermarks::{Watermarks, metadata_copies},
+};
 use crate::{
     Handles, Options,
     buffers::OpenSegments,
@@ -25,11 +29,19 @@ use crate::{
 /// What log and metadata take of a pool with next to nothing in it, segments.
 const METADATA_SEGMENTS: u64 = 8;
 
-/// Segments beyond the reserve, for each copy of metadata, that only those get who freed as much; and the most as a part of the reserve
-/// and of the pool, so that a small pool stays one for content.
-const KEPT_FOR_FREED: u64 = 2;
-const KEPT_RESERVE_PART: u64 = 2;
-const KEPT_POOL_PART: u64 = 16;
+/// What the head of an entry of the log and its padding take, of an entry in two segments and one that names others, bytes.
+const ENTRIES_REST: u64 = 3 * 4096;
+
+/// What a reservation is for, and so how far it may go into the reserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// New content.
+    Content,
+    /// The same as a last resort, where the space was promised and metadata grew into it.
+    Promised,
+    /// What gives back more than it takes.
+    Gain,
+}
 
 /// What may stay unused of a segment that is written to: as much as the longest chunk of `chunk_bytes` takes at its end, where it does
 /// not fit any more, and what lets payloads lie on whole blocks.
@@ -118,6 +130,11 @@ impl SpaceView {
         &self.need
     }
 
+    /// Segments that content can have, with those that new content took meanwhile: it grows as long as any come back.
+    pub(crate) fn brought_back(&self) -> u64 {
+        self.pool.free_for_content() + self.need.taken()
+    }
+
     /// How many segments were released so far.
     pub(crate) fn releases(&self) -> u64 {
         self.released.load(Ordering::Acquire)
@@ -144,17 +161,22 @@ impl SpaceView {
         self.given(bytes)
     }
 
-    /// Sets `bytes` aside if there is room for what is set aside then beside `own`: beyond `leave_free` segments, or what writers
-    /// leave. Looked at and taken in one: of two who ask at a time neither stands in the other's way with what it does not get.
-    pub(crate) fn try_reserve(&self, bytes: u64, own: u64, leave_free: Option<u64>) -> Option<Reservation> {
+    /// Sets `bytes` aside if there is room for what is set aside then beside `own`. Looked at and taken in one: of two who ask at a
+    /// time neither stands in the other's way with what it does not get.
+    pub(crate) fn try_reserve(&self, bytes: u64, own: u64, purpose: Purpose) -> Option<Reservation> {
+        // Records of new content would only take metadata further beyond what a root can list.
+        if !self.is_listable() {
+            return None;
+        }
         let taken = self
             .reserved
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                 let all = reserved.checked_add(bytes)?;
                 let beside = all.saturating_sub(own);
-                let room = match leave_free {
-                    Some(segments) => self.room_beyond(segments),
-                    None => self.room_for_content(),
+                let room = match purpose {
+                    Purpose::Content => self.room_for_content(),
+                    Purpose::Promised => self.room_beyond(self.watermarks().promised()),
+                    Purpose::Gain => self.room_beyond(self.watermarks().gain()),
                 };
                 (Self::allowance(beside) <= room).then_some(all)
             });
@@ -179,8 +201,7 @@ impl SpaceView {
 
     /// Room for content beyond the reserve, less what is set aside, bytes.
     pub(crate) fn available(&self) -> u64 {
-        self.content_room()
-            .saturating_sub(self.reserved.load(Ordering::Acquire))
+        self.content_room().saturating_sub(self.reserved())
     }
 
     /// The same, whatever is set aside.
@@ -191,32 +212,24 @@ impl SpaceView {
     /// Room for content beyond the reserve, each tier with the copies that it keeps, bytes. The last segments are for those who freed
     /// something since the pool was found full: tables and the log move within the reserve, and a small deletion fills no segment.
     pub(crate) fn room_for_content(&self) -> u64 {
-        let (reserve, segment) = (self.reserve_segments(), u64::from(self.pool.segment_bytes()));
-        let kept = self.kept_beside(reserve);
+        let (marks, segment) = (self.watermarks(), u64::from(self.pool.segment_bytes()));
+        let (reserve, freed_only) = (marks.reserve(), marks.freed_only());
         let freed = self.freed_lately.load(Ordering::Relaxed);
-        match (kept, freed) {
+        match (freed_only, freed) {
             (0, _) => self.room_beyond(reserve),
-            (_, 0) => self.room_beyond(reserve + kept),
+            (_, 0) => self.room_beyond(reserve + freed_only),
             _ => {
                 let of_freed = Self::allowance(freed)
-                    .min(kept * segment)
+                    .min(freed_only * segment)
                     .min(self.room_beyond(reserve));
-                self.room_beyond(reserve + kept).max(of_freed)
+                self.room_beyond(reserve + freed_only).max(of_freed)
             }
         }
     }
 
-    /// Segments beyond a reserve that only those get who freed as much. Tables and the log lie on two devices where there are two.
-    fn kept_beside(&self, reserve: u64) -> u64 {
-        let copies = self.pool.device_count().clamp(1, 2) as u64;
-        (KEPT_FOR_FREED * copies)
-            .min(reserve / KEPT_RESERVE_PART)
-            .min(self.pool.total_segments() / KEPT_POOL_PART)
-    }
-
     /// So many bytes of content are free, or will be once they are reclaimed.
     pub(crate) fn note_freed(&self, bytes: i64) {
-        let most = self.kept_beside(self.reserve_segments()) * u64::from(self.pool.segment_bytes());
+        let most = self.watermarks().freed_only() * u64::from(self.pool.segment_bytes());
         let add = |freed: u64| Some(freed.saturating_add_signed(bytes.max(0)).min(most));
         let _ = self
             .freed_lately
@@ -242,6 +255,30 @@ impl SpaceView {
         (room.beyond(leave_free) * segment + open).saturating_sub(room.missing(leave_free) * segment)
     }
 
+    /// Room in open segments that ordinary writers can use, bytes. At the end of each as much stays unused as the next
+    /// chunk is too long by.
+    fn open_room(&self) -> u64 {
+        self.open_segments
+            .all()
+            .iter()
+            .map(|open| open.room().saturating_sub(CHUNK_BYTES_MAX + HEADER_BYTES) as u64)
+            .sum()
+    }
+
+    /// Free segments that so many bytes take beyond what the log has, in each of its copies.
+    pub(crate) fn log_segments(&self, bytes: u64) -> u64 {
+        let lacking = (bytes + ENTRIES_REST).saturating_sub(self.log.room());
+        if lacking == 0 {
+            return 0;
+        }
+        lacking.div_ceil(self.log.room_of_segment().max(1)) * metadata_copies(self.pool.device_count())
+    }
+
+    /// Metadata segments, and how many there can be at most before no root can list them any more.
+    pub(crate) fn metadata_segments(&self) -> (u64, u64) {
+        self.meta.listed(&[])
+    }
+
     /// Room for content beyond the reserve if the tier of this name kept so many copies, bytes of each. What open segments there
     /// have room for is none: they may have fewer.
     pub(crate) fn room_with_copies(&self, tier: &str, copies: u8) -> u64 {
@@ -258,7 +295,10 @@ impl SpaceView {
             .iter()
             .filter(|open| !open.copies.iter().any(|copy| is_there(copy.device)));
         let open_room: u64 = elsewhere.map(|open| open.room() as u64).sum();
-        let (room, reserve) = (self.pool.content_room_with(tier, copies), self.reserve_segments());
+        let (room, reserve) = (
+            self.pool.content_room_with(tier, copies),
+            self.watermarks().reserve(),
+        );
         (room.beyond(reserve) * segment + open_room).saturating_sub(room.missing(reserve) * segment)
     }
 
@@ -272,9 +312,10 @@ impl SpaceView {
             .iter()
             .filter(|open| !open.copies.iter().any(|copy| range.contains(*copy)));
         let open_room: u64 = outside.map(|open| open.room() as u64).sum();
-        let room = free.beyond(self.reserve_segments()) * segment + open_room;
-        let content = (room / 9 * 8).saturating_sub(self.reserved.load(Ordering::Acquire));
-        let left = all.beyond(self.reserve_segments() + METADATA_SEGMENTS);
+        let reserve = self.watermarks().reserve();
+        let room = free.beyond(reserve) * segment + open_room;
+        let content = (room / 9 * 8).saturating_sub(self.reserved());
+        let left = all.beyond(reserve + METADATA_SEGMENTS);
         (content, left > self.pool.total_segments() / 8)
     }
 
@@ -331,7 +372,7 @@ impl SpaceView {
             .for_content_leaving(device, joining, freed, anywhere / segment);
         // The reserve of the pool that is left.
         let left = self.pool.staying_segments(Some(device)) + joining.unwrap_or(0);
-        room.beyond(Self::reserve_of(left)) * segment
+        room.beyond(Watermarks::reserve_of(left)) * segment
     }
 
     /// What may be left unused of the segments that so many bytes of chunks are written to.
@@ -345,35 +386,7 @@ impl SpaceView {
     /// What is set aside for writers, as far as there is room for it now, as [`room_for_leaving`](Self::room_for_leaving) counts
     /// room: to be left when a device goes.
     pub(crate) fn backed_promises(&self) -> u64 {
-        let promised = Self::allowance(self.reserved.load(Ordering::Acquire));
-        promised.min(self.room_for_content())
-    }
-
-    /// Whether copies that are lacking, of so many bytes, leave what was promised to writers its room. The reserve is theirs
-    /// where nothing is promised. A segment is left beside: what says where they are takes room as well, once it is written.
-    pub(crate) fn is_room_beside_promises(&self, bytes: u64) -> bool {
-        let promised = self.reserved.load(Ordering::Acquire);
-        let room = self
-            .room_for_content()
-            .saturating_sub(self.pool.segment_bytes().into());
-        promised == 0 || Self::allowance(promised.saturating_add(bytes)) <= room
-    }
-
-    /// What is set aside for writers, bytes of content.
-    pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.reserved.load(Ordering::Acquire)
-    }
-
-    /// Whether so many eighths of the reserve are free, also when the records in memory lie in tables, in each of their copies.
-    pub(crate) fn has_reserve(&self, eighths: u64) -> bool {
-        let copies = self.pool.device_count().clamp(1, 2) as u64;
-        let records = self.tree.usage().memory_bytes as u64 * copies;
-        let due = records / u64::from(self.pool.segment_bytes());
-        let (free, all) = self.pool.usable_segments();
-        // Where a device fails what is full is not the pool: whoever writes there learns of that.
-        let reserve = Self::reserve_of(all).min(self.reserve_segments());
-        let reserve = reserve + self.kept_beside(reserve);
-        all == 0 || free >= (reserve * eighths).div_ceil(8) + due
+        Self::allowance(self.reserved()).min(self.room_for_content())
     }
 
     /// So much was set aside.

@@ -56,16 +56,6 @@ impl SpaceView {
         (0..TIERS as u8).any(is_read)
     }
 
-    /// Whether this store's own work can wait.
-    fn has_time(&self) -> bool {
-        !self.need.is_felt() && self.throttle_share_of_pool() > 0.0
-    }
-
-    /// The same, and no tier will soon need what is given up.
-    pub(crate) fn has_room_to_wait(&self) -> bool {
-        self.has_time() && !self.tier_rooms().iter().any(TierRoom::is_short)
-    }
-
     /// Bytes of moved content that are read or written on a device of the tier at once, at most: also where there is no time, since
     /// it takes hardly longer in pieces.
     pub(crate) fn piece_bytes(&self, tier: u8) -> usize {

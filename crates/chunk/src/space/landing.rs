@@ -1,10 +1,38 @@
-//! Landing: on which tier new content lands, and whether that has room for it, but for garbage.
+//! Landing: on which tier new content lands, and whether that has room for it, but for garbage: every question about one tier.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 
 use terrace_pool::{TierInfo, landing_tier};
 
 use super::{accounting::SpaceView, placement::StreamKey, tier_room::TierRoom};
+
+/// Whether new content finds a segment on the tier where it is to land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Landing {
+    /// It does.
+    Fits,
+    /// Once garbage has been brought back.
+    AfterCleaning,
+    /// Garbage is too little of what keeps it from this tier for compaction to win much: once what is colder has left.
+    AfterDemotion(usize),
+    /// Not by anything that a writer waits for; or it is no content that lands.
+    Elsewhere,
+}
+
+impl Landing {
+    /// Of content that is to land on the tier `at` with this room, up to this mark; one that `rests` is not compacted for it.
+    fn of(at: usize, room: &TierRoom, mark: f64, rests: bool) -> Self {
+        if room.has_room(mark) {
+            Self::Fits
+        } else if rests || !room.is_at_floor() || room.is_above(mark) {
+            Self::Elsewhere
+        } else if room.is_worth_it() {
+            Self::AfterCleaning
+        } else {
+            Self::AfterDemotion(at)
+        }
+    }
+}
 
 impl SpaceView {
     /// Free segments of the tier that has the fewest, of those where garbage is to be brought back before other work.
@@ -25,38 +53,20 @@ impl SpaceView {
         }
     }
 
-    /// Whether the tier on which this lands has room for it but for garbage.
-    pub(crate) fn is_to_relieve(&self, key: StreamKey) -> bool {
-        self.is_room_where_it_lands(key, |at, room, mark| {
-            at < usize::from(self.resting_from()) && room.is_out() && !room.is_above(mark)
-        })
-    }
-
-    /// The tier on which this lands, if garbage is some of what keeps it from there, but too little for compaction to win much:
-    /// what is colder is to go.
-    pub(crate) fn tier_to_sink_from(&self, key: StreamKey) -> Option<usize> {
-        let full = self.is_room_where_it_lands(key, |at, room, mark| {
-            at < usize::from(self.resting_from())
-                && room.is_at_floor()
-                && !room.is_worth_it()
-                && !room.is_above(mark)
-        });
-        full.then(|| self.landing_tier(key, &self.pool.tiers())).flatten()
-    }
-
-    /// Whether the tier on which this lands has room for a segment of it.
-    pub(crate) fn has_room_again(&self, key: StreamKey) -> bool {
-        self.is_room_where_it_lands(key, |_, room, mark| room.has_room(mark))
-    }
-
-    fn is_room_where_it_lands(&self, key: StreamKey, is: impl Fn(usize, &TierRoom, f64) -> bool) -> bool {
+    /// Whether new content of this stream finds a segment on the tier where it is to land: the one question about that.
+    pub(crate) fn landing(&self, key: StreamKey) -> Landing {
         let tiers = self.pool.tiers();
         let Some(at) = self.landing_tier(key, &tiers) else {
-            return false;
+            return Landing::Elsewhere;
         };
         let rooms = self.rooms_of(&tiers);
-        let here = tiers.get(at).zip(rooms.get(at));
-        here.is_some_and(|(tier, room)| is(at, room, tier.landing_mark))
+        match tiers.get(at).zip(rooms.get(at)) {
+            Some((tier, room)) => {
+                let rests = at >= usize::from(self.resting_from());
+                Landing::of(at, room, tier.landing_mark, rests)
+            }
+            None => Landing::Elsewhere,
+        }
     }
 
     pub(crate) fn resting_from(&self) -> u8 {
@@ -88,7 +98,7 @@ impl SpaceView {
         let (mut room, tier) = (*rooms.get(at)?, tiers.get(at)?);
         let is_last = at + 1 >= tiers.len();
         if is_last {
-            room.raise_floor(self.reserve_segments());
+            room.raise_floor(self.watermarks().reserve());
         }
         let mark = if is_last { 1.0 } else { tier.landing_mark };
         (!room.has_room_for(bytes, garbage_part, mark)).then_some(at as u8)
@@ -138,5 +148,37 @@ impl SpaceView {
             }
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn landing(free: u64, garbage_segments: u64, mark: f64, rests: bool) -> Landing {
+        let room = TierRoom {
+            segments: 128,
+            free,
+            floor: 4,
+            segment_bytes: 1 << 20,
+            live_bytes: (128 - free - garbage_segments) << 20,
+            garbage_bytes: garbage_segments << 20,
+        };
+        Landing::of(1, &room, mark, rests)
+    }
+
+    #[test]
+    fn a_full_tier_is_cleaned_where_that_wins_much_and_else_what_is_colder_leaves_it() {
+        assert_eq!(landing(5, 60, 1.0, false), Landing::Fits);
+        assert_eq!(landing(4, 60, 1.0, false), Landing::AfterCleaning);
+        assert_eq!(landing(4, 10, 1.0, false), Landing::AfterDemotion(1));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_tier_that_rests_or_is_above_its_mark() {
+        assert_eq!(landing(4, 60, 1.0, true), Landing::Elsewhere);
+        assert_eq!(landing(5, 60, 1.0, true), Landing::Fits);
+        assert_eq!(landing(4, 10, 0.85, false), Landing::Elsewhere);
+        assert_eq!(landing(30, 10, 0.5, false), Landing::Elsewhere);
     }
 }

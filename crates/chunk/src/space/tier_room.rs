@@ -7,11 +7,7 @@
 //! the more was written over, the emptier are the segments by then, so not much earlier either (F2FS, Lee et al. 2015, cleans
 //! on demand in the same way).
 
-/// Of the live content, the part that garbage must be for compaction to win much.
-const WORTH_PART: u64 = 8;
-/// Of a tier, the part beyond its floor below which it is compacted, and the part below which that waits for nobody.
-const SHORT_PART: u64 = 16;
-const PRESSED_PART: u64 = 32;
+use super::watermarks::{PRESSED_PART, SHORT_PART, WORTH_PART};
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
@@ -54,11 +50,6 @@ impl TierRoom {
     /// Whether what lands finds no free segment here.
     pub fn is_at_floor(&self) -> bool {
         self.beyond() == 0
-    }
-
-    /// Whether what lands goes elsewhere unless garbage is brought back now, which is worth it.
-    pub fn is_out(&self) -> bool {
-        self.is_at_floor() && self.is_worth_it()
     }
 
     /// Whether garbage that is worth it should be brought back without regard for others.
@@ -142,9 +133,12 @@ mod tests {
                     .any(|courtesy| *courtesy > 0.2 && *courtesy < 0.8)
         );
         assert!(room(11, 60).is_short() && !room(11, 60).is_pressed() && room(8, 60).is_pressed());
-        assert!(room(4, 60).is_out() && !room(5, 60).is_out() && room(5, 60).throttle_share() <= 0.0);
+        assert!(room(4, 60).is_at_floor() && !room(5, 60).is_at_floor());
+        assert!(room(4, 60).is_worth_it() && room(5, 60).throttle_share() <= 0.0);
         // A tier that is full of what lives waits for nobody in vain.
-        assert!(!room(4, 10).is_out() && !room(4, 10).is_pressed() && room(4, 10).throttle_share() >= 1.0);
+        assert!(
+            !room(4, 10).is_worth_it() && !room(4, 10).is_pressed() && room(4, 10).throttle_share() >= 1.0
+        );
         assert!(room(4, 10).is_above(0.85) && !room(4, 60).is_above(0.85));
     }
 

@@ -10,7 +10,10 @@ use terrace_store::{
 };
 
 use super::ChunkStore;
-use crate::{errors::meta_error, space::StreamKey};
+use crate::{
+    errors::meta_error,
+    space::{Purpose, StreamKey},
+};
 
 impl Store for ChunkStore {
     fn check_answers(&self, since: u64) -> Result<(), StoreError> {
@@ -101,17 +104,16 @@ impl Store for ChunkStore {
     }
 
     fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        self.admission.set_aside(bytes, own, None)
+        self.admission.set_aside(bytes, own, Purpose::Content)
     }
 
     fn reserve_promised(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
-        // More than what gives room back may take: who writes leaves something to work in.
-        self.admission.set_aside(bytes, own, Some(self.space.eighths(7)))
+        self.admission.set_aside(bytes, own, Purpose::Promised)
     }
 
     fn reserve_to_gain(&self, bytes: u64) -> Result<Reservation, StoreError> {
         let all = || self.space.reserved();
-        self.admission.set_aside(bytes, &all, Some(self.space.eighths(6)))
+        self.admission.set_aside(bytes, &all, Purpose::Gain)
     }
 
     fn is_reserve_left(&self, eighths: u64) -> bool {
@@ -144,14 +146,11 @@ impl Store for ChunkStore {
     }
 
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
-        // The last segments of a tier are not for what is moved there: log, metadata and compaction need them.
-        if let Placement::Tier { tier, strict: true } = placement
-            && let Some(tier) = self.handles.pool.tiers().get(usize::from(tier))
-            && tier.free_segments <= (tier.segments / 16).max(2)
-        {
-            return Err(StoreError::NoSpace);
-        }
-        if self.journal.is_log_short() {
+        let fits = match placement {
+            Placement::Tier { tier, strict: true } => self.space.may_move_to(tier),
+            _ => true,
+        };
+        if !fits || self.journal.is_log_short() {
             return Err(StoreError::NoSpace);
         }
         self.relocator.move_chunks(ids, placement, None)

@@ -23,7 +23,7 @@ impl ChunkStore {
 
     /// How many wait until room was made, or there is none to be had.
     pub fn waiting_for_room(&self) -> usize {
-        self.space.waiting_for_room()
+        self.space.need().waiting()
     }
 
     /// What lies on a device, or the end of one, from memory.
@@ -89,7 +89,7 @@ impl ChunkStore {
 
     /// What is set aside for writers, bytes of content.
     pub fn reserved_bytes(&self) -> u64 {
-        self.space.reserved_bytes()
+        self.space.reserved()
     }
 
     /// From now on compaction leaves this many nanoseconds between two reads of a device of the tier; 0: none.

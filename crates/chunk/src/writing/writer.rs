@@ -7,7 +7,6 @@
 use std::{ops::Range, sync::Arc};
 
 use terrace_meta::Tree;
-use terrace_pool::Pool;
 use terrace_store::{
     CHUNK_BYTES_MAX, ChunkId, Compression, Dedup, Piece, Placement, StoreError, Trial, Written,
 };
@@ -28,8 +27,6 @@ use crate::{
 
 /// Batches of at least this much content are spread over threads, bytes.
 const PARALLEL_BYTES: usize = 512 * 1024;
-/// How often room that was made for a piece may be gone before it is written.
-const ATTEMPTS: usize = 64;
 
 /// A committed chunk with some content, held.
 type Equal = (ChunkId, Arc<PinGuard>);
@@ -65,7 +62,6 @@ const RUN_PIECES: Range<usize> = 4..33;
 
 /// Makes chunks of content.
 pub(crate) struct ChunkWriter {
-    pub(super) pool: Arc<Pool>,
     pub(super) options: Options,
     pub(super) tree: Arc<Tree>,
     pub(super) ledger: Arc<Ledger>,
@@ -87,7 +83,6 @@ impl ChunkWriter {
         admission: &Arc<Admission>,
     ) -> Self {
         Self {
-            pool: handles.pool.clone(),
             options: handles.options.clone(),
             tree: handles.tree.clone(),
             ledger: handles.ledger.clone(),
@@ -167,7 +162,9 @@ impl ChunkWriter {
         }
     }
 
-    /// Writes a piece; when there is no room, reclaims and compacts until there is, or there is nothing to be had.
+    /// Writes a piece; when there is no segment, reclaims and compacts until there is one, or there is nothing to be had. What it writes
+    /// has its reservation; that counts bytes beyond the reserve in all of the pool, which may lie in segments yet to be emptied, or
+    /// have gone with a device since.
     fn write_or_make_room(
         &self,
         piece: &Piece<'_>,
@@ -175,29 +172,14 @@ impl ChunkWriter {
         known: Option<Known>,
         scratch: &mut Scratch,
     ) -> Result<Written, StoreError> {
-        let mut result = self.write_piece(piece, hash, known, scratch);
         if matches!(piece.placement, Placement::Tier { strict: true, .. }) {
-            return result;
+            return self.write_piece(piece, hash, known, scratch);
         }
-        let floor = match piece.privileged {
-            true => self.space.last_segments(),
-            false => self.space.reserve_segments(),
-        };
-        for _ in 0..ATTEMPTS {
-            if !matches!(result, Err(StoreError::NoSpace)) {
-                break;
-            }
-            let copies = self.space.copies_at_most();
-            if !self
-                .admission
-                .make_room(|| self.pool.free_for_content() >= floor + copies)?
-            {
-                break;
-            }
-            // Others may be quicker to take it.
-            result = self.write_piece(piece, hash, None, scratch);
-        }
-        result
+        // Of its content nothing is claimed while room is made.
+        let mut known = known;
+        let enough = || self.space.has_segments(piece.privileged);
+        let write = || self.write_piece(piece, hash, known.take(), scratch);
+        self.admission.retry_with_room(enough, write)
     }
 
     /// `known`: what was found of its content a moment ago, if that was looked for.
@@ -315,7 +297,9 @@ impl ChunkWriter {
             })?;
         self.catalog.note_unlogged(header.payload);
         self.space.note_written(u64::from(header.payload));
-        let pin = pin.ok_or(StoreError::NoSpace)?;
+        // What was appended was placed: no want of space comes here.
+        let pin =
+            pin.ok_or_else(|| StoreError::Invalid("a chunk was appended, and placed nowhere".into()))?;
         Ok(Written::new(id, false, pin))
     }
 }

@@ -10,8 +10,9 @@ use crate::{
         ACCESS_WRITE, AllocateMode, AttributeMode, Attributes, Context, DirectoryEntry, FileFlags, FsError,
         FsStatistics, ROOT, RenameMode, SeekTarget, SetAttributes, Strip, Tree, file_flags, permission,
     },
+    quota::OfReserve,
     records::{FILE_BYTES_MAX, FileKind, InodeRecord, Old, Time, VersionedBatch},
-    writing::{OfReserve, some_written},
+    writing::some_written,
 };
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@ use crate::{
     live::DatasetState,
     objects::{Object, State},
     posix::{BlockStatus, FsError, ROOT, SeekTarget, pieces_of},
+    quota::OfReserve,
     reading::BlockRead,
     records::{FILE_BYTES_MAX, FileKind, InodeRecord, Old, Time, VersionedBatch},
-    writing::OfReserve,
 };
 use std::sync::Arc;
 

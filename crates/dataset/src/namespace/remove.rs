@@ -9,8 +9,8 @@ use crate::{
     posix::{
         ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, NAME_BYTES_MAX, file_flags, permission,
     },
+    quota::OfReserve,
     records::{FileKind, Old},
-    writing::OfReserve,
 };
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@ use super::lookup_create::{Namespace, NewObject, added, check_name, removed};
 use crate::{
     objects::{NameKey, Object, State, Target, lock_all},
     posix::{ACCESS_EXECUTE, ACCESS_WRITE, Attributes, Context, FsError, ROOT, RenameMode, file_flags},
+    quota::OfReserve,
     records::{FileKind, Old},
-    writing::OfReserve,
 };
 use std::sync::Arc;
 

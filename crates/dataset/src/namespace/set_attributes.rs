@@ -10,8 +10,8 @@ use crate::{
         ACCESS_NAME, ACCESS_WRITE, Acl, Attributes, Context, FileFlags, FsError, SETGID, SetAttributes,
         SetTime, file_flags, permission,
     },
+    quota::OfReserve,
     records::{FILE_BYTES_MAX, FileKind, Time},
-    writing::OfReserve,
 };
 use std::sync::Arc;
 

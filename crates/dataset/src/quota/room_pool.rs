@@ -10,11 +10,11 @@ use std::sync::{
 
 use terrace_sync::{Mutex, rank};
 
-use super::usage::{Room, Terms, Usage};
+use super::{
+    checks::ADVANCE_BYTES,
+    usage::{Room, Terms, Usage},
+};
 use crate::posix::FsError;
-
-/// Taken at once when there is plenty, bytes.
-const ADVANCE_BYTES: u64 = 4 << 20;
 
 #[derive(Default)]
 pub(crate) struct RoomPool {
@@ -25,11 +25,6 @@ pub(crate) struct RoomPool {
 }
 
 impl RoomPool {
-    /// Takes `bytes`; `NoSpace` or `QuotaExceeded`.
-    pub(crate) fn take(&self, usage: &Arc<Usage>, bytes: u64) -> Result<(), FsError> {
-        self.take_on(usage, bytes, Terms::default())
-    }
-
     /// Takes `bytes` of what is free here; whether that is so much.
     pub(crate) fn take_at_hand(&self, bytes: u64) -> bool {
         let bytes = bytes as i64;
@@ -37,6 +32,7 @@ impl RoomPool {
         self.free.fetch_update(Relaxed, Relaxed, take).is_ok()
     }
 
+    /// Takes `bytes` on these terms; `NoSpace` or `QuotaExceeded`. The store may make room first.
     pub(crate) fn take_on(&self, usage: &Arc<Usage>, bytes: u64, terms: Terms) -> Result<(), FsError> {
         if bytes == 0 || self.free.fetch_sub(bytes as i64, Relaxed) >= bytes as i64 {
             return Ok(());
@@ -57,12 +53,7 @@ impl RoomPool {
         let need = (free.unsigned_abs()).max(1);
         // Others who are just taking, and what was forced, are in it too: that they get nothing is not our affair.
         let least = need.min(bytes);
-        let plenty = || usage.pool_available_bytes() > 8 * ADVANCE_BYTES;
-        // In advance nobody waits for room that is hard to get.
-        let advance = match usage.quota_left_bytes() {
-            None if plenty() => ADVANCE_BYTES,
-            _ => 0,
-        };
+        let advance = usage.advance_bytes();
         let room = match Usage::reserve(usage, need + advance, terms) {
             Err(FsError::NoSpace | FsError::QuotaExceeded) if need + advance > least => {
                 Usage::reserve(usage, least, terms)

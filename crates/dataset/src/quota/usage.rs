@@ -21,7 +21,10 @@ use std::{
 use terrace_store::{BLOCK_BYTES, Reservation, Store, StoreError};
 use terrace_sync::{Mutex, MutexGuard, RwLock, rank};
 
-use super::{file_room::FileRoom, working_room::OfFiles};
+use super::{
+    file_room::FileRoom,
+    working_room::{OfFiles, working_bytes_of},
+};
 use crate::{
     posix::FsError,
     records::{PreallocatedTotals, Promised},
@@ -31,13 +34,6 @@ use crate::{
 pub(crate) use crate::quota::WorkingRoom;
 
 const UNLIMITED: u64 = u64::MAX;
-/// Working room beside a reservation, as a part of it.
-const WORKING_PART: u64 = 32;
-/// Least working room, as a part of the pool's reserve.
-const WORKING_RESERVE_PART: u64 = 2;
-/// Segments of it for each tier, and of all: what is written there, moved there and written anew there fills one each, and what is
-/// left in them, and in the tables and the log of either device, is no room for anybody else.
-const WORKING_SEGMENTS: (u64, u64) = (2, 2);
 
 /// On which terms room is asked for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,7 +48,7 @@ pub(crate) struct Terms {
 
 /// What a dataset and those below it use, against its quota; its own reservation.
 pub struct Usage {
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     /// Live blocks of this dataset and those below.
     live_blocks: AtomicI64,
     /// Of this dataset alone.
@@ -177,11 +173,6 @@ impl Usage {
         space.available_beside(own).saturating_sub(working)
     }
 
-    /// What anybody can still get of the store's room, bytes.
-    pub(crate) fn pool_available_bytes(&self) -> u64 {
-        self.store.available_bytes()
-    }
-
     /// Working room that it shares, bytes.
     pub(crate) fn working_bytes(&self) -> u64 {
         let files = match self.has_files.load(Ordering::Relaxed) {
@@ -189,23 +180,6 @@ impl Usage {
             false => 0,
         };
         self.working_bytes.load(Ordering::Relaxed).max(files)
-    }
-
-    /// Whether less than half of the working room that it shares is left of the store's room.
-    pub(crate) fn is_short_of_working_room(&self) -> bool {
-        if !self.has_promise() || self.store.available_bytes() > 0 {
-            return false;
-        }
-        let space = self.store.space();
-        let half = self.working_bytes() / 2;
-        space.room_bytes.saturating_add(half) < space.set_aside_bytes
-    }
-
-    /// Lets the store bring garbage back until half of the working room is there; whether it is.
-    pub(crate) fn brings_working_room_back(&self) -> bool {
-        let half = self.working_bytes() / 2;
-        // Beside what is set aside but for that half.
-        self.store.reserve_beside(1, &|| 1 + half).is_ok()
     }
 
     /// What is reserved for it, bytes.
@@ -503,14 +477,16 @@ impl Usage {
         self.has_quota().then(|| self.common.count_quotas())
     }
 
-    fn has_quota(&self) -> bool {
+    /// Whether a quota counts what it takes: its own or one above.
+    pub(super) fn has_quota(&self) -> bool {
         let is_above = || self.above.read().as_ref().is_some_and(|above| above.has_quota());
         self.quota_bytes.load(Ordering::Relaxed) != UNLIMITED || is_above()
     }
 
-    /// Room for `bytes` of dirty data.
+    /// Room for `bytes` of dirty data, of quotas and pool: the one question of a write whether there is room.
     pub(crate) fn reserve(usage: &Arc<Self>, bytes: u64, terms: Terms) -> Result<Room, FsError> {
         let _taking = Taking::of(usage, bytes);
+        // Quotas first: for who has nothing left of them the pool is not to work.
         let charge = match terms.preallocated {
             true => Charge::of(usage, bytes),
             false => Charge::take_over(usage, bytes, terms.over_bytes)?,
@@ -569,19 +545,6 @@ impl Drop for Taking<'_> {
         self.usage.taking_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.usage.has_promise() {
             self.usage.adjust();
-        }
-    }
-}
-
-/// Working room beside a reservation of so many bytes.
-pub(crate) fn working_bytes_of(store: &Arc<dyn Store>, reservation_bytes: u64) -> u64 {
-    match reservation_bytes {
-        0 => 0,
-        bytes => {
-            let space = store.space();
-            let (of_tier, of_all) = WORKING_SEGMENTS;
-            let segments = space.segment_bytes * (of_tier * space.tiers.len() as u64 + of_all);
-            (bytes / WORKING_PART + segments).max(space.reserve_bytes / WORKING_RESERVE_PART)
         }
     }
 }

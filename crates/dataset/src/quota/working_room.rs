@@ -15,7 +15,26 @@ use std::sync::{
 use terrace_store::{Reservation, Store};
 use terrace_sync::{Mutex, MutexGuard, rank};
 
-use super::usage::working_bytes_of;
+/// Working room beside a reservation, as a part of it.
+const WORKING_PART: u64 = 32;
+/// Least working room, as a part of the pool's reserve.
+const WORKING_RESERVE_PART: u64 = 2;
+/// Segments of it for each tier, and of all: what is written there, moved there and written anew there fills one each, and what is
+/// left in them, and in the tables and the log of either device, is no room for anybody else.
+const WORKING_SEGMENTS: (u64, u64) = (2, 2);
+
+/// Working room beside a reservation of so many bytes.
+pub(crate) fn working_bytes_of(store: &Arc<dyn Store>, reservation_bytes: u64) -> u64 {
+    match reservation_bytes {
+        0 => 0,
+        bytes => {
+            let space = store.space();
+            let (of_tier, of_all) = WORKING_SEGMENTS;
+            let segments = space.segment_bytes * (of_tier * space.tiers.len() as u64 + of_all);
+            (bytes / WORKING_PART + segments).max(space.reserve_bytes / WORKING_RESERVE_PART)
+        }
+    }
+}
 
 /// What was counted of one dataset's preallocated ranges, bytes.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use crate::{
     commit::CommitQueue,
     live::{DatasetState, DirtyEpoch, MEMORY_FACTOR, METADATA_BYTES},
     posix::FsError,
-    quota::{Charge, Terms, blocks_to_bytes_of},
+    quota::{Charge, OfReserve, Terms, blocks_to_bytes_of},
     records::Promised,
     settings::Durability,
 };
@@ -19,35 +19,6 @@ use terrace_cache::Admitted;
 use terrace_store::Sequence;
 use terrace_sync::{Mutex, rank};
 
-/// With so much room left for writers a little of it can be had without waiting, bytes.
-const ROOM_AT_HAND_BYTES: u64 = 1 << 20;
-/// Of the log, what is let go of between two commits may take so much in any case, bytes.
-pub(super) const LOG_BYTES_AT_ONCE: u64 = 1 << 20;
-/// Of the room that writers have, the part that the log may take for it.
-const ROOM_PART: u64 = 8;
-
-/// How far changes for which there is no room may use the pool's reserve. What destroys snapshots and datasets may use all of it:
-/// where nothing else gives room back it must work. (OpenZFS divides its slop space so, `spa_slop_shift`.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OfReserve {
-    /// Changes that take no room, or next to none, and give none back.
-    Changes,
-    /// What gives room back, unless something older holds it.
-    Removals,
-}
-
-impl OfReserve {
-    /// Eighths of the reserve that stay free but for a few changes.
-    fn eighths_left(self) -> u64 {
-        match self {
-            Self::Changes => 5,
-            Self::Removals => 3,
-        }
-    }
-}
-
-/// Of the reserve, what a few changes may use however little is left, since there was room.
-const FEW_PART: u64 = 64;
 /// Of removals that free what they remove, one in so many bytes of records looks for room.
 const LOOK_BYTES: u64 = 64 * METADATA_BYTES;
 
@@ -134,14 +105,15 @@ impl Admission {
         self.commit_pending_frees()?;
         let bytes = operations * METADATA_BYTES;
         let _admitted = self.admit_metadata_always(bytes)?;
-        let is_there = || self.dataset.store().available_bytes() > ROOM_AT_HAND_BYTES;
-        let is_taken = self.epoch.rooms().take_at_hand(bytes)
-            || (is_there() && self.epoch.rooms().take(self.dataset.usage(), bytes).is_ok());
+        let (rooms, usage) = (self.epoch.rooms(), self.dataset.usage());
+        // To ask for room where there is none would be to wait for it.
+        let is_taken = rooms.take_at_hand(bytes)
+            || (usage.has_room_at_hand() && rooms.take_on(usage, bytes, Terms::default()).is_ok());
         match is_taken {
             true => self.dataset.environment().room.reserve_is_spared(),
             false => {
                 self.spare_reserve(bytes, part, is_young)?;
-                self.epoch.rooms().force(bytes);
+                rooms.force(bytes);
             }
         }
         self.epoch.pending_frees().add_records(bytes);
@@ -187,7 +159,7 @@ impl Admission {
             *self.reserve_missed.lock() = Some(store.newest());
         }
         // A few work in any case.
-        if is_freed || used <= store.space().reserve_bytes / FEW_PART {
+        if is_freed || self.dataset.usage().are_few(used) {
             return Ok(());
         }
         room.give_back_of_reserve(bytes);
@@ -208,35 +180,60 @@ impl Admission {
         over_bytes: &mut dyn FnMut() -> u64,
         is_preallocated: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
-        if self.epoch.rooms().take_at_hand(bytes) {
+        let (rooms, usage) = (self.epoch.rooms(), self.dataset.usage());
+        if rooms.take_at_hand(bytes) {
             return Ok(());
         }
         self.bring_back_in_time(bytes);
         let mut terms = Terms {
-            preallocated: self.dataset.usage().has_preallocated() && is_preallocated(),
+            preallocated: usage.has_preallocated() && is_preallocated(),
             ..Terms::default()
         };
-        let result = self.epoch.rooms().take_on(self.dataset.usage(), bytes, terms);
-        if !matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
-            return result;
-        }
-        self.commits.commit()?;
-        let mut result = self.epoch.rooms().take_on(self.dataset.usage(), bytes, terms);
+        let mut result = self.ask_before_and_after_commit(&mut || rooms.take_on(usage, bytes, terms))?;
         if result == Err(FsError::QuotaExceeded) {
             terms.over_bytes = over_bytes();
-            result = self.epoch.rooms().take_on(self.dataset.usage(), bytes, terms);
+            result = rooms.take_on(usage, bytes, terms);
         }
-        if result == Err(FsError::NoSpace) {
-            let environment = self.dataset.environment();
-            environment.room.make_room(&self.dataset, bytes, &mut || {
-                result = self.epoch.rooms().take_on(self.dataset.usage(), bytes, terms);
-                result != Err(FsError::NoSpace)
-            });
-        }
-        let is_promised = terms.preallocated || self.dataset.usage().reservation_bytes() > 0;
+        result = self.ask_while_reclaiming(bytes, result, &mut || rooms.take_on(usage, bytes, terms));
+        let is_promised = terms.preallocated || usage.reservation_bytes() > 0;
         if result == Err(FsError::NoSpace) && is_promised {
             terms.at_last = true;
-            result = self.epoch.rooms().take_on(self.dataset.usage(), bytes, terms);
+            result = rooms.take_on(usage, bytes, terms);
+        }
+        result
+    }
+
+    /// Asks for room; where there is none, commits what is dirty, since what that took is an upper bound, and asks once more. The last
+    /// answer.
+    ///
+    /// # Errors
+    /// Of the commit.
+    fn ask_before_and_after_commit<T>(
+        &self,
+        ask: &mut dyn FnMut() -> Result<T, FsError>,
+    ) -> Result<Result<T, FsError>, FsError> {
+        match ask() {
+            Err(FsError::NoSpace | FsError::QuotaExceeded) => {
+                self.commits.commit()?;
+                Ok(ask())
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Where the pool had no room in the end, has what all datasets can give back reclaimed, and asks meanwhile. The last answer.
+    fn ask_while_reclaiming(
+        &self,
+        bytes: u64,
+        mut result: Result<(), FsError>,
+        ask: &mut dyn FnMut() -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        if result == Err(FsError::NoSpace) {
+            let room = &self.dataset.environment().room;
+            room.make_room(&self.dataset, bytes, &mut || {
+                result = ask();
+                result != Err(FsError::NoSpace)
+            });
         }
         result
     }
@@ -261,14 +258,7 @@ impl Admission {
     /// Counts `bytes` of content that exists already and is to be mapped once more against the quotas. No gate, state or
     /// commit lock is held.
     pub(crate) fn charge_shared(&self, bytes: u64) -> Result<Charge, FsError> {
-        match Charge::take(self.dataset.usage(), bytes) {
-            Err(FsError::QuotaExceeded) => {
-                // What is dirty counts as more than it may become.
-                self.commits.commit()?;
-                Charge::take(self.dataset.usage(), bytes)
-            }
-            other => other,
-        }
+        self.ask_before_and_after_commit(&mut || Charge::take(self.dataset.usage(), bytes))?
     }
 
     /// Slows the writer of `bytes` when much is dirty: it helps to write ahead when much of that waits, and commits
@@ -308,21 +298,9 @@ impl Admission {
 
     /// Promises room; where there is none, commits what is dirty, and waits for what all datasets can give back.
     pub(super) fn promise(&self, more: Promised) -> Result<(), FsError> {
-        let usage = self.dataset.usage();
-        let mut result = usage.promise(more);
-        if matches!(result, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
-            self.commits.commit()?;
-            result = usage.promise(more);
-        }
-        if result == Err(FsError::NoSpace) {
-            let room = &self.dataset.environment().room;
-            let bytes = blocks_to_bytes_of(more.blocks);
-            room.make_room(&self.dataset, bytes, &mut || {
-                result = usage.promise(more);
-                result != Err(FsError::NoSpace)
-            });
-        }
-        result
+        let mut promise = || self.dataset.usage().promise(more);
+        let result = self.ask_before_and_after_commit(&mut promise)?;
+        self.ask_while_reclaiming(blocks_to_bytes_of(more.blocks), result, &mut promise)
     }
 
     /// Commits what was let go of, if it is so much that a commit might not take more of it. No gate, state or commit lock is held.
@@ -330,8 +308,11 @@ impl Admission {
     /// # Errors
     /// Those of the commit: nothing more may be let go of.
     pub(crate) fn commit_pending_frees(&self) -> Result<(), FsError> {
-        let log_bytes = self.epoch.pending_frees().log_bytes();
-        if log_bytes < LOG_BYTES_AT_ONCE || log_bytes * ROOM_PART < self.dataset.store().available_bytes() {
+        if self
+            .dataset
+            .usage()
+            .may_let_go(self.epoch.pending_frees().log_bytes())
+        {
             return Ok(());
         }
         // What is only in memory takes no room in a log until the pool is closed.

@@ -9,8 +9,10 @@
 //! nothing, and small ranges are not looked up. Each portion of a range is complete before the next begins: a range that is given
 //! back in part after an error or a crash is so from its start on, a file that was to be made shorter is shorter from its end on.
 
-use super::{admission::LOG_BYTES_AT_ONCE, write::ContentWriter};
-use crate::{live::BLOCK_LOG_BYTES, objects::Object, posix::FsError, records::REGION_BYTES};
+use super::write::ContentWriter;
+use crate::{
+    live::BLOCK_LOG_BYTES, objects::Object, posix::FsError, quota::LOG_BYTES_AT_ONCE, records::REGION_BYTES,
+};
 use std::sync::Arc;
 
 use terrace_store::BLOCK_BYTES;

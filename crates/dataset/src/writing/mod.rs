@@ -10,7 +10,7 @@ mod write;
 mod write_ahead;
 mod write_through;
 
-pub(crate) use admission::{Admission, OfReserve};
+pub(crate) use admission::Admission;
 pub(crate) use write::{ContentWriter, some_written};
 pub(crate) use write_ahead::WriteAhead;
 pub(crate) use write_through::WriteThrough;
