@@ -9,6 +9,7 @@
 //! - The copy of the log on a slower device is waited for when the entry tells of chunks that the loss of the faster one
 //!   would leave, or when that copy is far behind; else it is written later. What may be written over is decided by what
 //!   is durable in every copy.
+//! - A leader that panics leaves its place, and stops the store: what it had taken of the pending batches is not in the log.
 //! - A failure that is not made good by another copy stops the store for good: no later flush reports success.
 
 use std::{
@@ -159,9 +160,13 @@ impl Journal {
         group.leading = Some(Instant::now());
         let durable = group.durable;
         drop(group);
+        let mut turn = LeaderTurn {
+            journal: self,
+            is_over: false,
+        };
         let result = self.lead(durable);
+        turn.is_over = true;
         let mut group = self.group.lock();
-        group.leading = None;
         let result = match result {
             Ok(now) => {
                 group.durable = group.durable.max(now);
@@ -177,7 +182,7 @@ impl Journal {
             Err(error) => Err(self.stop.latch(&error.to_string())),
         };
         drop(group);
-        self.flushed.notify_all();
+        drop(turn);
         result
     }
 
@@ -284,6 +289,25 @@ impl Journal {
             return Err(StoreError::Device(error.to_string().into()));
         }
         Ok(failed)
+    }
+}
+
+/// The place of the leader, left for the next one also by a panic.
+struct LeaderTurn<'a> {
+    journal: &'a Journal,
+    /// It was led to its end, whatever came of it.
+    is_over: bool,
+}
+
+impl Drop for LeaderTurn<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.journal
+                .stop
+                .latch("a flush was interrupted by an internal error");
+        }
+        self.journal.group.lock().leading = None;
+        self.journal.flushed.notify_all();
     }
 }
 
