@@ -7,13 +7,15 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use fixture::{audit, noise, open_pool, options, piece, settle, small};
 use terrace_chunk::{ChunkStore, Options};
-use terrace_store::{Batch, Piece, Store};
+use terrace_store::{Batch, Piece, Store, StoreError};
 
 #[test]
 fn concurrent_committers_share_flushes_and_lose_nothing() {
@@ -151,4 +153,25 @@ fn reclaiming_looks_at_living_chunks_without_disturbing_batches() {
     settle(&store);
     assert_eq!(store.space().chunks, 0);
     audit(&store);
+}
+
+/// What he had taken of the batches is in no log: nobody may be told that it is, and nobody may wait for him.
+#[test]
+fn a_leader_that_panics_stops_the_store_and_keeps_nobody_waiting() {
+    let (device, _, store) = small(80);
+    let commit = |number: u8| {
+        let mut batch = Batch::new();
+        batch.put(vec![0x30, number], vec![number]);
+        store.commit(batch)
+    };
+    let lost = commit(1).unwrap();
+    *device.before_flush.lock() = Some(Box::new(|| panic!("a broken invariant")));
+    let leads = store.clone();
+    assert!(thread::spawn(move || leads.flush(lost)).join().is_err());
+    let (asks, (ended, ends)) = (store.clone(), mpsc::channel());
+    thread::spawn(move || ended.send(asks.flush(lost)));
+    // So long only if he is waited for.
+    let flushed = ends.recv_timeout(Duration::from_secs(60));
+    assert!(matches!(flushed, Ok(Err(StoreError::Stopped(_)))), "{flushed:?}");
+    assert!(commit(2).is_err());
 }

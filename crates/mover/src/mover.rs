@@ -114,6 +114,22 @@ impl Active {
     }
 }
 
+/// A step that is under way; it is over also if it panics, so that the next one is not refused for ever.
+struct Stepping<'a, 'b>(&'a mut Guard<'b>);
+
+impl<'a, 'b> Stepping<'a, 'b> {
+    fn begin(inner: &'a mut Guard<'b>) -> Self {
+        inner.stepping = true;
+        Self(inner)
+    }
+}
+
+impl Drop for Stepping<'_, '_> {
+    fn drop(&mut self) {
+        self.0.stepping = false;
+    }
+}
+
 /// The lock of the mover; released while devices work.
 pub(crate) type Guard<'a> = MutexGuard<'a, Inner, rank::mover::Mover>;
 
@@ -325,11 +341,9 @@ impl Mover {
             Some(inner) if !inner.stepping => inner,
             _ => return Ok(Step::Idle { wait: SECOND / 10 }),
         };
-        inner.stepping = true;
         inner.generation = self.tiers_generation.load(Ordering::SeqCst);
-        let done = self.step_locked(&mut inner);
-        inner.stepping = false;
-        done
+        let stepping = Stepping::begin(&mut inner);
+        self.step_locked(stepping.0)
     }
 
     fn step_locked(&self, inner: &mut Guard<'_>) -> Result<Step, StoreError> {

@@ -28,6 +28,8 @@ struct Unwilling {
     /// Dead blocks on the slow tier.
     garbage: AtomicBool,
     busy: AtomicBool,
+    /// The next move meets a broken invariant.
+    broken: AtomicBool,
     /// The first chunk of a move cannot be read.
     unreadable: AtomicBool,
 }
@@ -56,6 +58,7 @@ impl Store for Unwilling {
         space
     }
     fn rewrite(&self, ids: &[ChunkId], placement: Placement) -> Result<RewriteOutcome, StoreError> {
+        assert!(!self.broken.swap(false, SeqCst), "a broken invariant");
         match self.to_move.load(SeqCst) {
             true => Err(StoreError::NoSpace),
             false if self.unreadable.load(SeqCst) => {
@@ -92,6 +95,7 @@ impl Pool {
             to_move: AtomicBool::new(false),
             garbage: AtomicBool::new(false),
             busy: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
         });
         let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
@@ -501,4 +505,18 @@ fn a_relayout_cancelled_in_the_middle_of_a_step_goes_on_as_no_other_job() {
         pool.clock.advance(SECOND / 10);
     }
     assert_eq!(relayouts(), [(id, "cancelled")]);
+}
+
+#[test]
+fn a_step_that_panicked_is_over() {
+    let pool = Pool::new();
+    let job = pool.mover.pin(pool.number, pool.file, "slow").unwrap();
+    pool.store.broken.store(true, SeqCst);
+    std::thread::scope(|scope| {
+        let stepped = scope.spawn(|| pool.rest()).join();
+        assert!(stepped.is_err(), "no step met it");
+    });
+    pool.clock.advance(SECOND);
+    pool.rest();
+    assert_eq!((pool.state(job).0, pool.down()), ("done", MIB));
 }

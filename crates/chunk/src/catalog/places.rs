@@ -309,6 +309,20 @@ mod tests {
             store.catalog().record(ids[12]).unwrap().unwrap().locations,
             records[12].locations
         );
+        // A chunk that came to another place since its record was looked up stays there.
+        let (id, old) = (ids[20], records[20].clone());
+        let [there, elsewhere] = [21, 22].map(|at| records[at].locations.clone());
+        let moving = ChunkRecord {
+            locations: elsewhere,
+            ..old.clone()
+        };
+        assert!(store.handles().ledger.lock().start_move(id, moving));
+        let meanwhile = store.catalog().change_place(id, &old.locations, there.clone());
+        assert!(meanwhile.unwrap());
+        let (_pin, tiers) = (None, Vec::new());
+        let begun = Begun { id, old, _pin, tiers };
+        assert_eq!(store.catalog().commit_moves(&[begun], 0).unwrap(), [false]);
+        assert_eq!(store.catalog().record(id).unwrap().unwrap().locations, there);
         assert_eq!(
             store.handles().ledger.lock().discrepancies(),
             Vec::<String>::new()

@@ -128,14 +128,14 @@ impl Evacuation {
         if !more {
             self.collector.evacuate_metadata(range)?;
         }
-        let (live, segments) = self.live_in(range);
+        let live = self.ledger.content_of(range).live.max(0).unsigned_abs();
         let (claimed, _) = self.pool.usage_of(range);
         // Of a missing device nothing is claimed; what is live on it is known all the same, of metadata that it has left, and of the
         // log that it goes on elsewhere.
         progress.finished = !more && claimed == 0 && live == 0 && !self.log.goes_to(range);
         progress.remaining_bytes = live.max(u64::from(claimed));
         let looked_through = !more && cursor.unreadable_count > 0 && cursor.moved == 0;
-        if looked_through && u64::from(claimed) <= segments {
+        if looked_through && u64::from(claimed) <= self.segments_in_use(range) {
             progress.unreadable = std::mem::take(&mut cursor.unreadable);
             progress.unreadable_count = std::mem::take(&mut cursor.unreadable_count);
         } else if !more {
@@ -155,14 +155,12 @@ impl Evacuation {
         progress: &mut EvacuateProgress,
     ) -> Result<bool, StoreError> {
         let is_there = self.pool.has_device(range.device);
-        let segments: Vec<SegmentId> = {
-            let ledger = self.ledger.lock();
-            let here = ledger
-                .segments
-                .iter()
-                .filter(|(id, state)| range.contains(**id) && state.live > 0);
-            here.map(|(id, _)| *id).collect()
-        };
+        let mut segments = Vec::new();
+        self.ledger.walk(Some(range), |id, state| {
+            if state.live > 0 {
+                segments.push(id);
+            }
+        });
         let mut spent = 0;
         for segment in segments {
             if cursor.left.contains(&segment) {
@@ -263,23 +261,23 @@ impl Evacuation {
         Ok((outcome.moved_bytes, outcome.failed.is_empty()))
     }
 
-    /// Live bytes in these segments, and how many of them have any.
-    fn live_in(&self, range: SegmentRange) -> (u64, u64) {
-        let ledger = self.ledger.lock();
-        let here = ledger.segments.iter().filter(|(id, _)| range.contains(**id));
-        here.fold((0, 0), |(bytes, count), (_, state)| {
-            let live = state.live.max(0).unsigned_abs();
-            (bytes + live, count + u64::from(live > 0))
-        })
+    /// How many of these segments have committed chunks.
+    fn segments_in_use(&self, range: SegmentRange) -> u64 {
+        let mut count = 0;
+        self.ledger
+            .walk(Some(range), |_, state| count += u64::from(state.live > 0));
+        count
     }
 
     /// Live bytes on devices that are not there, or at the end of one that was cut short, from memory.
     pub(crate) fn live_on_absent_devices(&self) -> u64 {
-        let live =
-            |(id, state): (&SegmentId, &crate::ledger::SegmentState)| (*id, state.live.max(0).unsigned_abs());
-        let live: Vec<(SegmentId, u64)> = self.ledger.lock().segments.iter().map(live).collect();
-        let absent = live.into_iter().filter(|(id, _)| !self.pool.has_segment(*id));
-        absent.map(|(_, live)| live).sum()
+        let mut absent = 0;
+        self.ledger.walk(None, |id, state| {
+            if !self.pool.has_segment(id) {
+                absent += state.live.max(0).unsigned_abs();
+            }
+        });
+        absent
     }
 
     /// Whether a chunk has no copy on any device that is there.

@@ -98,14 +98,11 @@ impl Scrubber {
             self.mend_tables(report.damaged, &mut progress)?;
             cursor.finished = report.done;
         }
-        let looks_at = |segment: &SegmentId| {
-            let only = cursor.only.as_ref();
-            only.is_none_or(|only| only.contains(&segment.device))
-        };
+        let looks_at = |device: &u16| cursor.only.as_ref().is_none_or(|only| only.contains(device));
         let chunk_bytes: i64 = {
             let ledger = self.ledger.lock();
-            let segments = ledger.segments.iter().filter(|(id, _)| looks_at(id));
-            segments.map(|(_, segment)| segment.live.max(0)).sum()
+            let devices = ledger.devices().filter(|(device, _)| looks_at(device));
+            devices.map(|(_, content)| content.live.max(0)).sum()
         };
         progress.done_bytes = cursor.done_bytes;
         let total = chunk_bytes.unsigned_abs() + self.tree.usage().bytes_on_device;

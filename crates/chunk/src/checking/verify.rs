@@ -65,10 +65,7 @@ impl Scrubber {
                 }
             }
         }
-        let chunk_bytes: i64 = {
-            let ledger = self.ledger.lock();
-            ledger.segments.values().map(|segment| segment.live.max(0)).sum()
-        };
+        let chunk_bytes = self.ledger.lock().live_bytes().max(0);
         let total = chunk_bytes.unsigned_abs() + self.tree.usage().bytes_on_device;
         progress.done_bytes = cursor.done_bytes;
         progress.total_bytes = total.max(cursor.done_bytes);

@@ -9,6 +9,7 @@
 //! - The copy of the log on a slower device is waited for when the entry tells of chunks that the loss of the faster one
 //!   would leave, or when that copy is far behind; else it is written later. What may be written over is decided by what
 //!   is durable in every copy.
+//! - A leader that panics leaves its place, and stops the store: what it had taken of the pending batches is not in the log.
 //! - A failure that is not made good by another copy stops the store for good: no later flush reports success.
 
 use std::{

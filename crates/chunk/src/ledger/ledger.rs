@@ -19,7 +19,7 @@ use std::{
 };
 
 use terrace_codec::NumberHasher;
-use terrace_pool::SegmentId;
+use terrace_pool::{SegmentId, SegmentRange};
 use terrace_store::ChunkId;
 use terrace_sync::{Condvar, Mutex, MutexGuard, rank};
 
@@ -145,7 +145,52 @@ impl Drop for Claimed<'_> {
     }
 }
 
+/// Segments that a walk looks at under one lock.
+const WALKED_AT_ONCE: usize = 1024;
+
 impl Ledger {
+    /// Shows what is known of each of these segments, or (`None`) of all. All writers wait for the ledger: it is locked for a page of
+    /// them at a time, and not as they are shown.
+    pub fn walk(&self, range: Option<SegmentRange>, mut look: impl FnMut(SegmentId, SegmentState)) {
+        let mut from = Bound::Included(SegmentId {
+            device: range.map_or(0, |range| range.device),
+            index: range.map_or(0, |range| range.from),
+        });
+        loop {
+            let page: Vec<(SegmentId, SegmentState)> = {
+                let ledger = self.ledger.lock();
+                let behind = ledger.segments.range((from, Bound::Unbounded));
+                let these = behind.take_while(|(id, _)| range.is_none_or(|range| range.contains(**id)));
+                these
+                    .take(WALKED_AT_ONCE)
+                    .map(|(id, state)| (*id, *state))
+                    .collect()
+            };
+            let Some((last, _)) = page.last() else { return };
+            from = Bound::Excluded(*last);
+            page.into_iter().for_each(|(id, state)| look(id, state));
+        }
+    }
+
+    /// What lies in these segments. Of a whole device that is counted already.
+    pub fn content_of(&self, range: SegmentRange) -> DeviceContent {
+        if range.from == 0 {
+            return self
+                .lock()
+                .devices
+                .get(&range.device)
+                .copied()
+                .unwrap_or_default();
+        }
+        let mut content = DeviceContent::default();
+        self.walk(Some(range), |_, state| {
+            content.segments += 1;
+            content.live += state.live;
+            content.pending += state.pending;
+        });
+        content
+    }
+
     /// Locks the ledger.
     pub fn lock(&self) -> MutexGuard<'_, LedgerState, rank::append::Ledger> {
         self.ledger.lock()
@@ -378,6 +423,11 @@ impl LedgerState {
             device.live += state.live;
             device.pending += state.pending;
         }
+        let live: i64 = self.segments.values().map(|state| state.live).sum();
+        if self.live_bytes != live {
+            let says = self.live_bytes;
+            wrong.push(format!("{live} bytes are live in all, memory says {says}"));
+        }
         for (device, says) in &self.devices {
             let is = devices.get(device).copied().unwrap_or_default();
             if *says != is {
@@ -461,6 +511,7 @@ impl LedgerState {
             device.segments -= 1;
             device.live -= state.live;
             device.pending -= state.pending;
+            self.live_bytes -= state.live;
         }
     }
 
@@ -668,6 +719,49 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_shows_each_segment_of_its_range_once_and_holds_nobody_up() {
+        let ledger = Ledger::default();
+        let segment = |device, index| SegmentId { device, index };
+        for index in 0..3 * WALKED_AT_ONCE as u32 {
+            ledger
+                .lock()
+                .add_live(segment((index % 3) as u16, index / 3), 1 + i64::from(index));
+        }
+        ledger.lock().add_pending(segment(1, 500), 7);
+        let walked = |range| {
+            let mut seen = Vec::new();
+            ledger.walk(range, |id, state| {
+                assert!(ledger.ledger.try_lock().is_some(), "writers are held up");
+                seen.push((id, state));
+            });
+            seen
+        };
+        let all: Vec<_> = ledger.lock().segments.clone().into_iter().collect();
+        assert_eq!(walked(None), all);
+        for range in [
+            SegmentRange::whole(1),
+            SegmentRange { device: 1, from: 500 },
+            SegmentRange {
+                device: 2,
+                from: 5000,
+            },
+        ] {
+            let here: Vec<_> = all
+                .iter()
+                .copied()
+                .filter(|(id, _)| range.contains(*id))
+                .collect();
+            assert_eq!(walked(Some(range)), here);
+            let content = DeviceContent {
+                segments: here.len() as u64,
+                live: here.iter().map(|(_, state)| state.live).sum(),
+                pending: here.iter().map(|(_, state)| state.pending).sum(),
+            };
+            assert_eq!(ledger.content_of(range), content);
+        }
+    }
+
+    #[test]
     fn what_is_open_pending_or_gone_is_not_settled() {
         let mut ledger = LedgerState::default();
         let id = SegmentId { device: 0, index: 1 };
@@ -688,7 +782,7 @@ mod tests {
         assert!(ledger.empty.contains(&id));
         ledger.add_live(id, 9);
         ledger.forget_segment(id);
-        assert_eq!(settled(&ledger), ((0, 0), None));
+        assert_eq!((settled(&ledger), ledger.live_bytes()), (((0, 0), None), 0));
         assert_eq!(ledger.discrepancies(), Vec::<String>::new());
     }
 }

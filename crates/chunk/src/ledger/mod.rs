@@ -4,4 +4,4 @@
 
 mod ledger;
 
-pub(crate) use ledger::{Claim, DeviceContent, Ledger, PinGuard, SegmentState};
+pub(crate) use ledger::{Claim, DeviceContent, Ledger, PinGuard};

@@ -105,19 +105,13 @@ impl SpaceView {
 
     /// What lies on a device, or the end of one, from memory.
     pub(crate) fn load_of(&self, range: SegmentRange) -> DeviceLoad {
-        let mut load = DeviceLoad::default();
-        let mut data_segments = 0;
-        {
-            let ledger = self.ledger.lock();
-            for (_, state) in ledger.segments.iter().filter(|(id, _)| range.contains(**id)) {
-                load.live_bytes += state.live.max(0).unsigned_abs();
-                data_segments += 1;
-            }
-        }
+        let content = self.ledger.content_of(range);
         let (claimed, _) = self.pool.usage_of(range);
         let segment = u64::from(self.pool.segment_bytes());
-        load.metadata_bytes = u64::from(claimed).saturating_sub(data_segments) * segment;
-        load
+        DeviceLoad {
+            live_bytes: content.live.max(0).unsigned_abs(),
+            metadata_bytes: u64::from(claimed).saturating_sub(content.segments) * segment,
+        }
     }
 
     /// How fast content may be moved.

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod content;
 mod datasets;
 mod devices;
 mod flags;
@@ -12,6 +13,7 @@ mod verify;
 
 pub(crate) use arguments::{Arguments, Command, DebugCommand};
 pub(crate) use bench::{BenchArguments, Suite};
+pub(crate) use content::{DatasetCommand, FileCommand, PlacementCommand};
 pub(crate) use datasets::{
     FsCommand, GetArguments, InheritArguments, ListArguments, ListKind, ServeArguments, VolumeCommand,
 };

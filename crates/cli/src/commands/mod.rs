@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use terrace_control::Failure;
 
 use crate::{
-    arguments::{Arguments, Command, DebugCommand, names},
+    arguments::{Arguments, Command, DatasetCommand, DebugCommand, FileCommand, PlacementCommand, names},
     client::{Accepted, Client},
     daemon,
     machine::Places,
@@ -177,62 +177,74 @@ fn perform(session: &Session, command: Command) -> Result<ExitCode, Failure> {
                 .map(drop),
         ),
         Command::Completions { .. } | Command::Man { .. } => Ok(ExitCode::SUCCESS),
-        others => done(change_content(session, others)),
+        Command::Datasets(command) => done(change_datasets(session, command)),
+        Command::Placement(command) => done(place(session, command)),
+        Command::Files(command) => done(use_files(session, command)),
     }
 }
 
-/// What makes, shows and changes datasets and files, and moves them by hand.
-fn change_content(session: &Session, command: Command) -> Result<(), Failure> {
+/// What makes, shows, changes and mounts datasets.
+fn change_datasets(session: &Session, command: DatasetCommand) -> Result<(), Failure> {
     match command {
-        Command::Fs(command) => data::datasets::fs(session, command),
-        Command::Volume(command) => data::datasets::volume(session, command),
-        Command::List(arguments) => data::datasets::list(session, &arguments),
-        Command::Get(arguments) => data::properties::get_or_copy(session, &arguments),
-        Command::Set { words } => data::properties::set(session, &words),
-        Command::Inherit(arguments) => data::properties::inherit(session, &arguments),
-        Command::Rename { from, to } => data::datasets::rename(session, &from, &to),
-        Command::Destroy {
+        DatasetCommand::Fs(command) => data::datasets::fs(session, command),
+        DatasetCommand::Volume(command) => data::datasets::volume(session, command),
+        DatasetCommand::List(arguments) => data::datasets::list(session, &arguments),
+        DatasetCommand::Get(arguments) => data::properties::get_or_copy(session, &arguments),
+        DatasetCommand::Set { words } => data::properties::set(session, &words),
+        DatasetCommand::Inherit(arguments) => data::properties::inherit(session, &arguments),
+        DatasetCommand::Rename { from, to } => data::datasets::rename(session, &from, &to),
+        DatasetCommand::Destroy {
             target,
             recursive,
             consent,
         } => data::datasets::destroy(session, &target, recursive, consent),
-        Command::Snapshot {
+        DatasetCommand::Snapshot {
             snapshot,
             recursive,
             note,
         } => data::datasets::snapshot(session, &snapshot, recursive, &note),
-        Command::Mount {
+        DatasetCommand::Mount {
             dataset,
             directory,
             options,
         } => data::mounts::mount(session, dataset.as_deref(), directory.as_deref(), &options),
-        Command::Unmount { target, force } => data::mounts::unmount(session, &target, force),
-        Command::Ls {
-            paths,
-            long,
-            recursive,
-        } => data::files::ls(session, &paths, long, recursive),
-        Command::Cat { paths } => data::files::cat(session, &paths),
-        Command::Put { target, sources } => data::files::put(session, &target, &sources),
-        Command::Pin {
+        DatasetCommand::Unmount { target, force } => data::mounts::unmount(session, &target, force),
+    }
+}
+
+/// What moves files by hand.
+fn place(session: &Session, command: PlacementCommand) -> Result<(), Failure> {
+    match command {
+        PlacementCommand::Pin {
             path,
             tier,
             dry_run,
             waiting,
         } => watch::jobs::place(session, "pin", &path, Some(&tier), dry_run, waiting.waits()),
-        Command::Unpin { path } => watch::jobs::place(session, "unpin", &path, None, false, false),
-        Command::Promote {
+        PlacementCommand::Unpin { path } => watch::jobs::place(session, "unpin", &path, None, false, false),
+        PlacementCommand::Promote {
             path,
             dry_run,
             waiting,
         } => watch::jobs::place(session, "promote", &path, None, dry_run, waiting.waits()),
-        Command::Demote {
+        PlacementCommand::Demote {
             path,
             dry_run,
             waiting,
         } => watch::jobs::place(session, "demote", &path, None, dry_run, waiting.waits()),
-        // The others `perform` does itself.
-        _ => unreachable!("a command without an arm"),
+    }
+}
+
+/// What needs no mount to show files and to put some there.
+fn use_files(session: &Session, command: FileCommand) -> Result<(), Failure> {
+    match command {
+        FileCommand::Ls {
+            paths,
+            long,
+            recursive,
+        } => data::files::ls(session, &paths, long, recursive),
+        FileCommand::Cat { paths } => data::files::cat(session, &paths),
+        FileCommand::Put { target, sources } => data::files::put(session, &target, &sources),
     }
 }
 
