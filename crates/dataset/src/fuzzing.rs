@@ -8,12 +8,12 @@ use std::fmt::Debug;
 use terrace_codec::DecodeError;
 
 use crate::{
-    admin::Facts,
     posix::Acl,
     records::{
         Counters, DatasetRecord, EntryRecord, HeldRecord, InodeRecord, Job, OrphanRecord, RegionRecord, Time,
         keys, split_value,
     },
+    registry::Facts,
     settings::{At, Retention, properties},
 };
 

@@ -6,12 +6,12 @@ use terrace_fuzz::fuzz;
 use terrace_store::ChunkId;
 
 use crate::{
-    admin::Facts,
     fuzzing,
     records::{
         Counters, DatasetRecord, EntryRecord, FileKind, HeldRecord, InodeRecord, Job, Kind, OrphanRecord,
         Preallocated, PreallocatedTotals, RegionRecord, Time, keys,
     },
+    registry::Facts,
 };
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");

@@ -155,7 +155,11 @@ fn what_does_not_compress_lies_in_longer_chunks_however_it_was_written() {
 fn a_length_that_was_asked_for_is_kept_and_the_end_of_a_file_stays_apart() {
     let world = world();
     world.volume("pool/v");
-    world.datasets.set("pool/v", "chunk_size", "16K").unwrap();
+    world
+        .datasets
+        .properties()
+        .set("pool/v", "chunk_size", "16K")
+        .unwrap();
     let volume = world.datasets.volume("pool/v").unwrap();
     volume.write(0, &noise(1, 128 * KIB)).unwrap();
     assert_eq!(world.lengths("pool/v", 0), [4; 8]);

@@ -368,7 +368,7 @@ fn what_no_snapshot_has_is_given_back_when_the_reserve_is_used_up() {
     let old = file(&fs, "old").unwrap();
     fs.write(&root, old, 0, &[1; 4096], false).unwrap();
     fs.sync().unwrap();
-    world.datasets.snapshot("pool/a@s", false, "").unwrap();
+    world.datasets.snapshots().take("pool/a@s", false, "").unwrap();
     for number in 0..OFTEN {
         directory(format!("d{number}")).unwrap();
     }

@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use proptest::{prelude::*, test_runner::RngSeed};
 use terrace_dataset::{
-    At, DatasetState, Datasets, Environment, NewDataset, Old, OrphanRecord, Progress, RegionRecord, check,
-    keys, read_as_of, scan_as_of,
+    DatasetState, Datasets, Environment, NewDataset, Old, OrphanRecord, Progress, RegionRecord, check, keys,
+    read_as_of, scan_as_of,
 };
 use terrace_device::ManualClock;
 use terrace_store::{
@@ -215,7 +215,8 @@ impl World {
                 self.taken += 1;
                 let checkpoint = self
                     .datasets
-                    .snapshot(&format!("pool/a@{name}"), false, "")
+                    .snapshots()
+                    .take(&format!("pool/a@{name}"), false, "")
                     .unwrap();
                 self.snapshots.insert(name, (checkpoint, self.now.clone()));
             }
@@ -224,14 +225,15 @@ impl World {
                 if !names.is_empty() {
                     let name = &names[which % names.len()];
                     self.datasets
-                        .destroy_snapshot(&format!("pool/a@{name}"), false, false)
+                        .snapshots()
+                        .destroy(&format!("pool/a@{name}"), false, false)
                         .unwrap();
                     self.snapshots.remove(name);
                 }
             }
             Change::Sweep { steps, records } => {
                 for _ in 0..*steps {
-                    self.datasets.sweep_step(usize::from(*records)).unwrap();
+                    self.datasets.sweeper().step(usize::from(*records)).unwrap();
                 }
             }
             Change::Reopen => self.datasets = open(&self.memory),
@@ -259,7 +261,7 @@ impl World {
 
     fn sweep_all(&self, records: usize) {
         for _ in 0..100_000 {
-            if self.datasets.sweep_step(records).unwrap() == Progress::Idle {
+            if self.datasets.sweeper().step(records).unwrap() == Progress::Idle {
                 return;
             }
         }
@@ -271,12 +273,8 @@ impl World {
         let store: Arc<dyn Store> = self.memory.clone();
         let number = self.state().number();
         for (name, (checkpoint, content)) in &self.snapshots {
-            assert_eq!(
-                self.datasets
-                    .resolve("pool/a", &At::Snapshot(name.clone()))
-                    .unwrap(),
-                *checkpoint
-            );
+            let info = self.datasets.snapshots().info(&format!("pool/a@{name}"));
+            assert_eq!(info.unwrap().checkpoint, *checkpoint);
             for table in [keys::TABLE_XATTR, keys::TABLE_REGION] {
                 let (from, to) = keys::dataset_range(table, number);
                 let expected: Vec<_> = content.range(from.clone()..to.clone()).collect();
@@ -374,10 +372,10 @@ proptest! {
         world.check_tight();
         let names: Vec<_> = world.snapshots.keys().cloned().collect();
         for (at, name) in names.iter().enumerate() {
-            world.datasets.destroy_snapshot(&format!("pool/a@{name}"), false, false).unwrap();
+            world.datasets.snapshots().destroy(&format!("pool/a@{name}"), false, false).unwrap();
             world.snapshots.remove(name);
             if at % 2 == 0 {
-                world.datasets.sweep_step(records).unwrap();
+                world.datasets.sweeper().step(records).unwrap();
                 world.datasets = open(&world.memory);
             }
         }
@@ -396,7 +394,7 @@ proptest! {
         changes.iter().for_each(|change| world.apply(change));
         let number = world.state().number();
         world.datasets.destroy("pool/a", true, false, false).unwrap();
-        world.datasets.sweep_step(records).unwrap();
+        world.datasets.sweeper().step(records).unwrap();
         world.datasets = open(&world.memory);
         world.sweep_all(records);
         for table in keys::TABLE_DATASET..=keys::TABLE_HOLDER {
@@ -406,7 +404,7 @@ proptest! {
             }
         }
         prop_assert!(world.memory.references().values().all(|blocks| *blocks == 0));
-        prop_assert_eq!(world.datasets.pending_sweep_bytes(), 0);
+        prop_assert_eq!(world.datasets.sweeper().pending_bytes(), 0);
     }
 }
 
@@ -514,22 +512,22 @@ fn snapshots_cost_what_they_hold_and_not_what_the_dataset_holds() {
         state.commit(batch).unwrap();
     };
     change(0..20_000);
-    datasets.snapshot("pool/a@old", false, "").unwrap();
+    datasets.snapshots().take("pool/a@old", false, "").unwrap();
     change(0..10_000);
     let cost = |work: &dyn Fn()| {
         let before = counting.records.load(Ordering::Relaxed);
         work();
         counting.records.load(Ordering::Relaxed) - before
     };
-    let taken = cost(&|| assert!(datasets.snapshot("pool/a@new", false, "").unwrap() > 0));
+    let taken = cost(&|| assert!(datasets.snapshots().take("pool/a@new", false, "").unwrap() > 0));
     assert!(taken <= 4, "taking a snapshot touched {taken} records");
     change(0..20);
-    let destroyed = cost(&|| drop(datasets.destroy_snapshot("pool/a@new", false, false).unwrap()));
+    let destroyed = cost(&|| drop(datasets.snapshots().destroy("pool/a@new", false, false).unwrap()));
     assert!(
         destroyed <= 4,
         "destroying a snapshot touched {destroyed} records in the foreground"
     );
-    let swept = cost(&|| while datasets.sweep_step(100).unwrap() == Progress::More {});
+    let swept = cost(&|| while datasets.sweeper().step(100).unwrap() == Progress::More {});
     assert!(swept <= 150, "20 versions took {swept} records to free");
     assert_eq!(count(&memory, keys::TABLE_HISTORY), 10_000);
 }

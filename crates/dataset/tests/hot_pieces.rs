@@ -163,7 +163,7 @@ fn the_past_and_who_shares_the_chunk_read_on_what_they_did() {
     let object = world.file("f", &content);
     let copy = world.file("g", b"");
     world.fs.copy_range(&root, object, 0, copy, 0, MIB / 2).unwrap();
-    world.datasets.snapshot("pool/a@s", false, "").unwrap();
+    world.datasets.snapshots().take("pool/a@s", false, "").unwrap();
     let old = content.clone();
     let view = world.datasets.view("pool/a", &At::Snapshot("s".into())).unwrap();
     let past = || {
@@ -189,8 +189,12 @@ fn the_past_and_who_shares_the_chunk_read_on_what_they_did() {
     assert!(past() == old && world.read(object) == content);
     world.audit();
     drop(view);
-    world.datasets.destroy_snapshot("pool/a@s", false, false).unwrap();
-    while world.datasets.sweep_step(100).unwrap() == Progress::More {}
+    world
+        .datasets
+        .snapshots()
+        .destroy("pool/a@s", false, false)
+        .unwrap();
+    while world.datasets.sweeper().step(100).unwrap() == Progress::More {}
     assert!(world.read(object) == content && world.read(copy) == old[..old.len() / 2]);
     world.audit();
 }
@@ -214,7 +218,7 @@ fn what_a_volume_shares_with_its_past_is_counted_exactly() {
         let piece = world.piece(number, ROOT, 1, block, blocks);
         world.datasets.raise(&[piece], 0)
     };
-    world.datasets.snapshot("pool/v@s", false, "").unwrap();
+    world.datasets.snapshots().take("pool/v@s", false, "").unwrap();
     assert_eq!(raise(0, 0b101), Ok(2 * 4096));
     world.audit();
     let data = noise(7, BLOCK);
@@ -300,7 +304,7 @@ fn beside_writers_snapshots_and_reflinks() {
             world.datasets.commit_all().unwrap();
             if at % 10 == 5 {
                 let name = format!("pool/a@{at}");
-                world.datasets.snapshot(&name, false, "").unwrap();
+                world.datasets.snapshots().take(&name, false, "").unwrap();
                 let view = world.datasets.view("pool/a", &At::Snapshot(at.to_string()));
                 let mut buffer = vec![0; MIB as usize];
                 view.unwrap().read(object, 0, &mut buffer).unwrap();

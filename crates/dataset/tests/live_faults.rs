@@ -299,8 +299,8 @@ fn a_large_file_is_freed_in_the_background() {
         store.memory.references().len() >= held,
         "nothing is freed in the foreground"
     );
-    assert!(datasets.sweep_pending());
-    while datasets.sweep_step(8).unwrap() == terrace_dataset::Progress::More {}
+    assert!(datasets.sweeper().is_pending());
+    while datasets.sweeper().step(8).unwrap() == terrace_dataset::Progress::More {}
     assert_eq!(store.memory.references().len(), 1);
     let mut read = [9; 5003];
     assert_eq!(fs.read(objects[0], 0, &mut read), Ok(5003));

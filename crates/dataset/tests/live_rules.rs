@@ -302,7 +302,7 @@ fn acls_are_enforced_inherited_and_in_step_with_the_mode() {
         list
     );
     fs.sync().unwrap();
-    datasets.snapshot("pool/a@s", false, "").unwrap();
+    datasets.snapshots().take("pool/a@s", false, "").unwrap();
     // A list that the mode says already is not kept.
     set(
         by_root,
@@ -470,7 +470,7 @@ fn what_deletions_took_of_the_reserve_is_given_back() {
     }
     fs.unlink(&root, ROOT, b"a").unwrap();
     fs.sync().unwrap();
-    while datasets.sweep_step(1000).unwrap() == Progress::More {}
+    while datasets.sweeper().step(1000).unwrap() == Progress::More {}
     assert_eq!(memory.space().available_bytes, empty);
     let object = file(&fs, &root, ROOT, "b", 0o644);
     fs.write(&root, object, 0, &[1; 4096], false).unwrap();
@@ -483,7 +483,7 @@ fn what_deletions_took_of_the_reserve_is_given_back() {
 fn a_quota_is_an_error_of_the_writer() {
     let World { fs, datasets, .. } = world();
     let root = Context::root();
-    datasets.set("pool/a", "quota", "1M").unwrap();
+    datasets.properties().set("pool/a", "quota", "1M").unwrap();
     fs.sync().unwrap();
     let object = file(&fs, &root, ROOT, "a", 0o644);
     fs.write(&root, object, 0, &vec![1; 900 << 10], false).unwrap();
@@ -502,7 +502,7 @@ fn a_quota_is_an_error_of_the_writer() {
 fn at_a_quota_what_is_written_over_is_no_excuse_for_what_is_new() {
     let World { fs, datasets, .. } = world();
     let root = Context::root();
-    datasets.set("pool/a", "quota", "1M").unwrap();
+    datasets.properties().set("pool/a", "quota", "1M").unwrap();
     fs.sync().unwrap();
     let object = file(&fs, &root, ROOT, "a", 0o644);
     let end = (1 << 20) - 4096 + 100;
@@ -521,7 +521,7 @@ fn at_a_quota_what_is_written_over_is_no_excuse_for_what_is_new() {
 fn shared_content_counts_against_a_quota_too() {
     let World { fs, datasets, .. } = world();
     let root = Context::root();
-    datasets.set("pool/a", "quota", "2M").unwrap();
+    datasets.properties().set("pool/a", "quota", "2M").unwrap();
     let source = file(&fs, &root, ROOT, "source", 0o644);
     fs.write(&root, source, 0, &vec![1; 800 << 10], false).unwrap();
     fs.sync().unwrap();
@@ -602,12 +602,12 @@ fn a_question_about_much_data_is_answered_in_parts() {
     let volume = datasets.volume("pool/v").unwrap();
     let of_a_hole = volume.block_status(0, size, 10).unwrap();
     assert_eq!((of_a_hole.len(), of_a_hole[0].length), (1, size));
-    datasets.snapshot("pool/v@before", false, "").unwrap();
+    datasets.snapshots().take("pool/v@before", false, "").unwrap();
     for region in 0..4200 {
         volume.write(region * REGION, &[1; 4096]).unwrap();
     }
     volume.flush().unwrap();
-    datasets.snapshot("pool/v@full", false, "").unwrap();
+    datasets.snapshots().take("pool/v@full", false, "").unwrap();
     // All of one device, question by question: how many it took, and how much data there is.
     let ask = |device: &dyn BlockDevice| {
         let (mut at, mut questions, mut data_bytes) = (0, 0, 0);

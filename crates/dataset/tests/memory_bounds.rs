@@ -84,7 +84,7 @@ fn removals_below_a_snapshot_wait_for_commits_and_each_commit_takes_a_sixteenth(
         make(&files, number);
         fits("made");
     }
-    rig.datasets.snapshot("pool/a@before", false, "").unwrap();
+    rig.datasets.snapshots().take("pool/a@before", false, "").unwrap();
     let store = &rig.environment.store;
     let before = store.newest();
     for number in 0..FILES {
@@ -181,7 +181,10 @@ fn names_that_are_looked_up_and_never_committed_are_bounded_too() {
 fn records_of_small_chunks_weigh_what_they_take() {
     let rig = rig();
     let files = rig.filesystem("pool/a");
-    rig.datasets.set("pool/a", "chunk_size", "4K").unwrap();
+    rig.datasets
+        .properties()
+        .set("pool/a", "chunk_size", "4K")
+        .unwrap();
     let object = make(&files, 1);
     let mut content = vec![0_u8; 1 << 20];
     for region in 0..600_u64 {
@@ -218,7 +221,7 @@ fn a_check_in_passes_finds_what_one_finds_at_once() {
         files.write(&kernel(), object, 0, &content, false).unwrap();
     }
     files.sync().unwrap();
-    rig.datasets.snapshot("pool/a@before", false, "").unwrap();
+    rig.datasets.snapshots().take("pool/a@before", false, "").unwrap();
     for number in 0..100 {
         let removed = files.unlink(&kernel(), files.root(), &name(number)).unwrap();
         files.release_object(removed.object);

@@ -162,7 +162,7 @@ fn a_state_never_has_half_of_an_exchange() {
             taken.set(taken.get() + 1);
             let taken = taken.get();
             let name = format!("pool/a@s{taken}");
-            world.datasets.snapshot(&name, false, "").unwrap();
+            world.datasets.snapshots().take(&name, false, "").unwrap();
             let view = world
                 .datasets
                 .view("pool/a", &At::Snapshot(format!("s{taken}")))
@@ -171,8 +171,8 @@ fn a_state_never_has_half_of_an_exchange() {
             objects.sort_unstable();
             assert_eq!(objects, world.objects, "snapshot {taken}");
             drop(view);
-            world.datasets.destroy_snapshot(&name, false, false).unwrap();
-            while world.datasets.sweep_step(64).unwrap() == Progress::More {}
+            world.datasets.snapshots().destroy(&name, false, false).unwrap();
+            while world.datasets.sweeper().step(64).unwrap() == Progress::More {}
         });
     }
 }

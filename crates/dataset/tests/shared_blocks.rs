@@ -57,13 +57,15 @@ impl Pool {
 
     fn snapshot(&self, name: &str) {
         self.datasets
-            .snapshot(&format!("{NAME}@{name}"), false, "")
+            .snapshots()
+            .take(&format!("{NAME}@{name}"), false, "")
             .unwrap();
     }
 
     fn destroy(&self, name: &str) {
         self.datasets
-            .destroy_snapshot(&format!("{NAME}@{name}"), false, false)
+            .snapshots()
+            .destroy(&format!("{NAME}@{name}"), false, false)
             .unwrap();
     }
 
@@ -84,7 +86,7 @@ impl Pool {
     }
 
     fn sweep(&self, records: usize) {
-        while self.datasets.sweep_step(records).unwrap() == Progress::More {}
+        while self.datasets.sweeper().step(records).unwrap() == Progress::More {}
     }
 }
 
@@ -139,7 +141,7 @@ fn when_the_newest_snapshot_goes_what_is_in_common_with_the_one_before_is_counte
         pool.destroy("b");
         // Commits go on beside it, before and behind the place that was reached, and a kill comes in between.
         for at in 0..6 {
-            pool.datasets.sweep_step(records).unwrap();
+            pool.datasets.sweeper().step(records).unwrap();
             pool.write(300 * at + 20, 3, 10 + at as u8);
             pool.volume.flush().unwrap();
             pool.audit();
@@ -164,7 +166,7 @@ fn a_snapshot_that_comes_during_a_recount_ends_it() {
     pool.write(0, 600, 2);
     pool.snapshot("b");
     pool.destroy("b");
-    pool.datasets.sweep_step(1).unwrap();
+    pool.datasets.sweeper().step(1).unwrap();
     pool.snapshot("c");
     pool.write(0, 10, 3);
     assert_eq!(pool.shared(), 1190);

@@ -66,33 +66,33 @@ fn the_others_are_committed_and_flushed_and_it_takes_no_more_changes() {
         datasets.filesystem(name).unwrap()
     });
     let interval = 5_000_000_000;
-    datasets.commit_due(interval).unwrap();
+    datasets.flusher().commit_due(interval).unwrap();
     store.fails.store(true, SeqCst);
     make(&bad, NAME).unwrap();
     // Merely full, as often as you like, beside others of which something cannot be read.
     for round in 0..4u8 {
         make(&bad, &[b'f', b'0' + round]).unwrap();
         clock.advance(interval);
-        let error = datasets.commit_due(interval).unwrap_err();
+        let error = datasets.flusher().commit_due(interval).unwrap_err();
         assert!(error.to_string().contains("full"), "{error}");
-        datasets.keep_stuck_from_changes();
-        assert_eq!(datasets.stuck(), [""; 0]);
+        datasets.flusher().keep_stuck_from_changes();
+        assert_eq!(datasets.flusher().stuck(), [""; 0]);
     }
     store.is_full.store(false, SeqCst);
     for round in 0..3u8 {
         assert!(make(&bad, &[b'x', b'0' + round]).is_ok(), "round {round}");
         make(&good, &[b'y', b'0' + round]).unwrap();
         clock.advance(interval);
-        let error = datasets.commit_due(interval).unwrap_err();
+        let error = datasets.flusher().commit_due(interval).unwrap_err();
         assert!(error.to_string().contains("it cannot be read"), "{error}");
         assert_eq!(store.flushed.load(SeqCst), store.newest().0, "round {round}");
-        datasets.keep_stuck_from_changes();
+        datasets.flusher().keep_stuck_from_changes();
     }
-    assert_eq!(datasets.stuck(), ["pool/bad"]);
+    assert_eq!(datasets.flusher().stuck(), ["pool/bad"]);
     assert_eq!(make(&bad, b"more"), Err(FsError::ReadOnly));
     make(&good, b"more").unwrap();
     clock.advance(interval);
-    datasets.commit_due(interval).unwrap_err();
+    datasets.flusher().commit_due(interval).unwrap_err();
     // As after a crash: what the sound one acknowledged is there.
     let again = Datasets::open(environment(), "pool").unwrap();
     let good = again.filesystem("pool/good").unwrap();
@@ -102,7 +102,7 @@ fn the_others_are_committed_and_flushed_and_it_takes_no_more_changes() {
     // It can be read again: what waited is committed, and nothing is called stuck.
     store.fails.store(false, SeqCst);
     clock.advance(interval);
-    datasets.commit_due(interval).unwrap();
-    assert_eq!(datasets.stuck(), [""; 0]);
+    datasets.flusher().commit_due(interval).unwrap();
+    assert_eq!(datasets.flusher().stuck(), [""; 0]);
     bad.lookup(&Context::root(), ROOT, NAME).unwrap();
 }

@@ -134,7 +134,7 @@ fn ram_is_written_at_a_clean_stop_alone() {
     rig.write(0, 8 * MIB);
     rig.volume.flush().unwrap();
     assert!(
-        !rig.datasets.wants_flush(),
+        !rig.datasets.flusher().wants_flush(),
         "the flusher may not write it, so it is not called"
     );
     rig.datasets.commit_all().unwrap();
@@ -159,7 +159,10 @@ fn what_was_kept_in_ram_is_durable_when_a_higher_rung_is_set() {
         rig.write(0, MIB);
         rig.volume.flush().unwrap();
         assert_eq!(rig.data_bytes(), 0);
-        rig.datasets.set("pool/v", "durability", high).unwrap();
+        rig.datasets
+            .properties()
+            .set("pool/v", "durability", high)
+            .unwrap();
         assert!(rig.all_flushed(), "{low} to {high}");
         let rig = rig.crash();
         assert_eq!(rig.found(0, MIB), 256, "{low} to {high}");
@@ -170,8 +173,11 @@ fn what_was_kept_in_ram_is_durable_when_a_higher_rung_is_set() {
 fn what_a_higher_rung_is_inherited_by_is_durable_too() {
     // A name below another dataset, and a value that is taken away: both without 'set'.
     let rig = Rig::new("ram");
-    rig.datasets.set("pool", "durability", "timed").unwrap();
-    rig.datasets.inherit("pool/v", "durability").unwrap();
+    rig.datasets
+        .properties()
+        .set("pool", "durability", "timed")
+        .unwrap();
+    rig.datasets.properties().inherit("pool/v", "durability").unwrap();
     let above = NewDataset {
         properties: vec![("durability".into(), "sync".into())],
         ..NewDataset::default()
@@ -188,7 +194,7 @@ fn what_a_higher_rung_is_inherited_by_is_durable_too() {
     assert_eq!(rig.found(0, MIB), 256, "renamed");
     rig.write(MIB, 2 * MIB);
     rig.volume.flush().unwrap();
-    rig.datasets.inherit("pool", "durability").unwrap();
+    rig.datasets.properties().inherit("pool", "durability").unwrap();
     assert!(rig.all_flushed());
     let rig = rig.crash();
     assert_eq!(rig.found(0, 2 * MIB), 512, "inherited");
@@ -254,7 +260,7 @@ fn timed_is_committed_by_the_ticker() {
     assert_eq!(rig.found(0, MIB), 256);
     // And by the flusher, when much is dirty.
     rig.write(0, 8 * MIB);
-    assert!(rig.datasets.wants_flush());
+    assert!(rig.datasets.flusher().wants_flush());
 }
 
 #[test]

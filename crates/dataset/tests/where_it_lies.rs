@@ -79,7 +79,7 @@ fn write(datasets: &Datasets, object: u64, seed: u64) {
             .unwrap();
     }
     datasets.commit_all().unwrap();
-    while datasets.sweep_step(1000).unwrap() == Progress::More {}
+    while datasets.sweeper().step(1000).unwrap() == Progress::More {}
 }
 
 #[test]

@@ -113,8 +113,8 @@ impl Rig {
     }
 
     fn ahead(&self) -> u64 {
-        while self.datasets.write_ahead_step() {}
-        self.datasets.ahead_bytes()
+        while self.datasets.flusher().write_ahead_step() {}
+        self.datasets.environment().ahead.bytes()
     }
 
     fn read(&self, object: u64, length: usize) -> Vec<u8> {
@@ -128,7 +128,7 @@ impl Rig {
     fn commit_and_check(&self) {
         self.fs.sync().unwrap();
         assert_eq!(self.environment.budget.dirty_bytes(), 0);
-        assert_eq!(self.datasets.ahead_bytes(), 0);
+        assert_eq!(self.datasets.environment().ahead.bytes(), 0);
         let as_store: Arc<dyn Store> = self.store.clone();
         let report = check(&as_store).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
@@ -303,7 +303,11 @@ fn a_stream_whose_writes_change_places_is_written_ahead() {
             }
         }
     }
-    assert!(rig.ahead() >= 23 * MIB as u64, "{}", rig.datasets.ahead_bytes());
+    assert!(
+        rig.ahead() >= 23 * MIB as u64,
+        "{}",
+        rig.datasets.environment().ahead.bytes()
+    );
     rig.commit_and_check();
     assert!(rig.read(object, 26 * MIB)[..24 * MIB] == data);
 }
@@ -334,8 +338,8 @@ fn a_failure_is_reported_by_the_commit_and_made_up_for() {
     let (object, data) = (rig.file(b"a"), content(8 * MIB, 7));
     rig.stream(object, &data);
     rig.store.fails.store(true, SeqCst);
-    assert!(!rig.datasets.write_ahead_step());
-    assert_eq!(rig.datasets.ahead_bytes(), 0);
+    assert!(!rig.datasets.flusher().write_ahead_step());
+    assert_eq!(rig.datasets.environment().ahead.bytes(), 0);
     assert!(matches!(rig.fs.sync(), Err(FsError::Io(_))));
     rig.store.fails.store(false, SeqCst);
     rig.commit_and_check();
@@ -357,7 +361,7 @@ fn a_full_pool_refuses_before_it_accepts_too_much() {
             Err(FsError::NoSpace) => break,
             Err(error) => panic!("{error}"),
         }
-        rig.datasets.write_ahead_step();
+        rig.datasets.flusher().write_ahead_step();
     }
     assert!((8 * MIB..32 * MIB).contains(&accepted), "{accepted}");
     rig.commit_and_check();
@@ -404,7 +408,7 @@ fn a_stream_to_a_volume_never_becomes_dirty() {
     stream_to(&volume, &data);
     let dirty = rig.environment.budget.dirty_bytes();
     assert!(dirty < 4 * MIB as u64, "{dirty} bytes");
-    assert!(rig.datasets.ahead_bytes() >= 20 * MIB as u64);
+    assert!(rig.datasets.environment().ahead.bytes() >= 20 * MIB as u64);
     rig.end(&volume, &data);
     // Over what is committed, and once more before the next commit.
     let [second, third] = [12, 13].map(|seed| content(24 * MIB, seed));
@@ -425,7 +429,7 @@ fn large_writes_anywhere_never_become_dirty_but_for_what_is_written_over_again()
     let dirty = || rig.environment.budget.dirty_bytes();
     // What its chunks take in memory counts.
     assert!(dirty() < 2 * MIB as u64, "{} bytes", dirty());
-    assert_eq!(rig.datasets.ahead_bytes(), 24 * MIB as u64);
+    assert_eq!(rig.datasets.environment().ahead.bytes(), 24 * MIB as u64);
     // Before the next commit: again, and a part of it.
     let before = dirty();
     let again = content(4 * MIB, 22);
@@ -433,7 +437,7 @@ fn large_writes_anywhere_never_become_dirty_but_for_what_is_written_over_again()
         volume.write(*at as u64, &again[..SLOT]).unwrap();
         data[*at..at + SLOT].copy_from_slice(&again[..SLOT]);
     }
-    assert_eq!(rig.datasets.ahead_bytes(), 24 * MIB as u64);
+    assert_eq!(rig.datasets.environment().ahead.bytes(), 24 * MIB as u64);
     assert_eq!(dirty() - before, 8 * SLOT as u64);
     rig.end(&volume, &data);
     // What does not begin and end where chunks do.
@@ -441,7 +445,7 @@ fn large_writes_anywhere_never_become_dirty_but_for_what_is_written_over_again()
         volume.write(*at as u64 + 4096, &again[..SLOT - 4096]).unwrap();
         data[at + 4096..at + SLOT].copy_from_slice(&again[..SLOT - 4096]);
     }
-    assert_eq!(rig.datasets.ahead_bytes(), 0);
+    assert_eq!(rig.datasets.environment().ahead.bytes(), 0);
     rig.end(&volume, &data);
 }
 
@@ -455,9 +459,12 @@ fn who_is_alone_writes_pages_until_writers_are_slowed() {
     (0..32 * MIB).step_by(2 * SLOT).for_each(write);
     let dirty = rig.environment.budget.dirty_bytes();
     assert!((half..half + MIB as u64).contains(&dirty), "{dirty} bytes");
-    assert_eq!(rig.datasets.ahead_bytes(), 16 * MIB as u64 - half - SLOT as u64);
+    assert_eq!(
+        rig.datasets.environment().ahead.bytes(),
+        16 * MIB as u64 - half - SLOT as u64
+    );
     // Beside one who does so others do.
-    let (other, datasets) = (volume.clone(), rig.datasets.ahead_bytes());
+    let (other, datasets) = (volume.clone(), rig.datasets.environment().ahead.bytes());
     let budget = rig.environment.budget.clone();
     let piece = data[SLOT..2 * SLOT].to_vec();
     let wrote = Arc::new(AtomicBool::new(false));
@@ -505,7 +512,10 @@ fn what_is_cut_between_chunks_is_written_through_but_for_its_ends() {
                 volume.write(*at as u64, part).unwrap();
             }
         }
-        let (dirty, ahead) = (rig.environment.budget.dirty_bytes(), rig.datasets.ahead_bytes());
+        let (dirty, ahead) = (
+            rig.environment.budget.dirty_bytes(),
+            rig.datasets.environment().ahead.bytes(),
+        );
         assert!(dirty < 5 * MIB as u64, "{dirty} bytes");
         assert!(ahead >= 20 * MIB as u64, "{ahead} bytes");
         // Once more over two ends that met: dirty already, and in part.
@@ -555,11 +565,11 @@ fn what_cannot_be_written_through_stays_in_ram_and_is_committed_later() {
     let (first, rest) = data.split_at(8 * MIB);
     stream_to(&volume, first);
     rig.store.fails.store(true, SeqCst);
-    let ahead = rig.datasets.ahead_bytes();
+    let ahead = rig.datasets.environment().ahead.bytes();
     for (at, piece) in rest.chunks(MIB).enumerate().take(4) {
         volume.write(((8 + at) * MIB) as u64, piece).unwrap();
     }
-    assert_eq!(rig.datasets.ahead_bytes(), ahead);
+    assert_eq!(rig.datasets.environment().ahead.bytes(), ahead);
     rig.store.fails.store(false, SeqCst);
     for (at, piece) in rest.chunks(MIB).enumerate().skip(4) {
         volume.write(((8 + at) * MIB) as u64, piece).unwrap();
@@ -599,7 +609,7 @@ fn a_crash_leaves_nothing_of_what_was_written_through() {
     volume.flush().unwrap();
     let chunks = rig.store.space().chunks;
     stream_to(&volume, &content(24 * MIB, 20));
-    assert!(rig.datasets.ahead_bytes() > 0);
+    assert!(rig.datasets.environment().ahead.bytes() > 0);
     let Rig {
         store,
         environment,

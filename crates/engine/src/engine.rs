@@ -102,7 +102,7 @@ impl Engine {
         let (pool, properties) = create_pool(spec, devices, force, &options)?;
         let engine = Self::start(pool, true, options)?;
         for (name, value) in properties {
-            engine.datasets().set(&spec.name, name, value)?;
+            engine.datasets().properties().set(&spec.name, name, value)?;
         }
         Ok(engine)
     }

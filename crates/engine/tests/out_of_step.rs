@@ -127,7 +127,7 @@ fn a_device_that_missed_an_entry_of_the_log_is_brought_up_to_date_while_the_pool
                 ..OpenOptions::driven(Arc::new(ManualClock::new(1)), 2)
             };
             let alone = Engine::open(vec![Arc::new(copy)], options).unwrap();
-            assert!(alone.datasets().get("tank/after", "type").is_ok());
+            assert!(alone.datasets().properties().get("tank/after", "type").is_ok());
             assert!(is_filled(&alone, 4));
         }
         if copies == 1 {
@@ -209,7 +209,7 @@ fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up
     let opened = left.iter().map(|device| device.clone() as Arc<dyn Device>);
     let engine = Engine::open(opened.collect(), options).unwrap();
     assert_eq!(left[1].left(), 0, "nothing was written to it");
-    assert!(engine.datasets().get("tank/missed", "type").is_ok());
+    assert!(engine.datasets().properties().get("tank/missed", "type").is_ok());
     let room_for_leaving = |engine: &Engine| engine.chunks().room_for_leaving(0, 96 * MIB);
     let with_what_is_freed = room_for_leaving(&engine);
     engine.pool().note_failing().unwrap();
@@ -231,7 +231,7 @@ fn a_copy_of_the_log_that_the_opening_could_not_complete_is_noted_and_brought_up
         ..OpenOptions::driven(Arc::new(ManualClock::new(1)), 4)
     };
     let alone = Engine::open(vec![Arc::new(copy_of(&left[1]))], alone).unwrap();
-    assert!(alone.datasets().get("tank/missed", "type").is_ok());
+    assert!(alone.datasets().properties().get("tank/missed", "type").is_ok());
     assert!(is_filled(&alone, 40));
     engine.close().unwrap();
 }
@@ -272,7 +272,7 @@ fn what_comes_after_a_device_failed_needs_neither_that_nor_one_more() {
             .unwrap_or_else(|error| panic!("without device {missing}: {error}"));
         for name in ["tank/missed", "tank/after"] {
             assert!(
-                opened.datasets().get(name, "type").is_ok(),
+                opened.datasets().properties().get(name, "type").is_ok(),
                 "without device {missing}: {name}"
             );
         }

@@ -204,7 +204,7 @@ fn snapshot_sets_aside_what_writing_over_preallocated_files_takes_or_is_refused(
     let mut file = Modelled::new(&data, "database", 32 * MIB);
     file.allocate(RESERVE, 0, 32 * MIB).unwrap();
     file.write_all(&mut rig);
-    let snapshot = |rig: &Rig, name: &str| rig.engine.datasets().snapshot(name, false, "");
+    let snapshot = |rig: &Rig, name: &str| rig.engine.datasets().snapshots().take(name, false, "");
     snapshot(&rig, "tank/data@first").unwrap();
     rig.fill(&data, "filler");
     for _ in 0..2 {
@@ -221,6 +221,7 @@ fn snapshot_sets_aside_what_writing_over_preallocated_files_takes_or_is_refused(
     let set = |rig: &Rig, value: &str| {
         rig.engine
             .datasets()
+            .properties()
             .set("tank/data", "retention", value)
             .unwrap()
     };
@@ -235,7 +236,8 @@ fn snapshot_sets_aside_what_writing_over_preallocated_files_takes_or_is_refused(
     file.write_all(&mut rig);
     rig.engine
         .datasets()
-        .destroy_snapshot("tank/data@first", false, false)
+        .snapshots()
+        .destroy("tank/data@first", false, false)
         .unwrap();
     rig.tick();
     file.write_all(&mut rig);
@@ -246,7 +248,11 @@ fn snapshot_sets_aside_what_writing_over_preallocated_files_takes_or_is_refused(
 fn preallocation_counts_against_quotas_at_once_and_is_written_when_they_are_used_up() {
     let mut rig = Rig::new(&[128 * MIB]);
     let data = rig.filesystem("tank/data");
-    rig.engine.datasets().set("tank/data", "quota", "20M").unwrap();
+    rig.engine
+        .datasets()
+        .properties()
+        .set("tank/data", "quota", "20M")
+        .unwrap();
     let mut file = Modelled::new(&data, "database", 16 * MIB);
     assert_eq!(file.allocate(RESERVE, 0, 24 * MIB), Err(FsError::QuotaExceeded));
     assert_eq!(data.attributes(file.object).unwrap().size, 0);
@@ -428,7 +434,10 @@ fn skipped_retention_is_reported_once_and_when_it_resumes() {
     file.write_all(&mut rig);
     rig.fill(&data, "filler");
     let datasets = rig.engine.datasets();
-    datasets.set("tank/data", "retention", "all:1h").unwrap();
+    datasets
+        .properties()
+        .set("tank/data", "retention", "all:1h")
+        .unwrap();
     let told = |rig: &Rig, words: &str| {
         let events = rig.engine.events(0).unwrap();
         events.iter().filter(|event| event.text.contains(words)).count()
@@ -453,7 +462,11 @@ fn quota_below_the_preallocated_size_is_accepted_and_keeps_the_promise() {
     let data = rig.filesystem("tank/data");
     let mut file = Modelled::new(&data, "database", 16 * MIB);
     file.allocate(RESERVE, 0, 16 * MIB).unwrap();
-    rig.engine.datasets().set("tank/data", "quota", "4M").unwrap();
+    rig.engine
+        .datasets()
+        .properties()
+        .set("tank/data", "quota", "4M")
+        .unwrap();
     let other = make(&data, "other");
     // Some room was taken in advance before there was a quota.
     data.sync().unwrap();

@@ -168,7 +168,10 @@ fn populate(bay: &Bay) -> Contents {
         .unwrap();
     tree.write(&root, gone, 5 * MIB, b"behind a hole", false).unwrap();
     settle(&engine);
-    datasets.snapshot("tank/data@one", false, "before").unwrap();
+    datasets
+        .snapshots()
+        .take("tank/data@one", false, "before")
+        .unwrap();
     tree.unlink(&root, deeper, b"gone").unwrap();
     tree.write(&root, big, 1_000_000, &noise(3, 300_000), false)
         .unwrap();
@@ -182,17 +185,20 @@ fn populate(bay: &Bay) -> Contents {
     write(&engine, "tank/doomed", ROOT, "doomed", &noise(8, 50_000));
     let cut = write(&engine, "tank/data", ROOT, "cut", &noise(9, 400_000));
     settle(&engine);
-    datasets.snapshot("tank/data@two", false, "").unwrap();
+    datasets.snapshots().take("tank/data@two", false, "").unwrap();
     tree.write(&root, cut, 0, b"changed", false).unwrap();
     settle(&engine);
-    datasets.snapshot("tank/data@three", false, "").unwrap();
+    datasets.snapshots().take("tank/data@three", false, "").unwrap();
     let empty = SetAttributes {
         size: Some(0),
         ..SetAttributes::default()
     };
     tree.set_attributes(&root, cut, &empty).unwrap();
     datasets.destroy("tank/doomed", false, false, false).unwrap();
-    datasets.destroy_snapshot("tank/data@two", false, false).unwrap();
+    datasets
+        .snapshots()
+        .destroy("tank/data@two", false, false)
+        .unwrap();
     // What is durable by the log alone.
     write(&engine, "tank/data", deep, "late", &noise(6, 100_000));
     tree.unlink(&root, deeper, b"small-3").unwrap();
@@ -273,7 +279,12 @@ fn contents(engine: &Engine) -> Contents {
         }
         let tree = engine.datasets().filesystem(&dataset.name).unwrap();
         walk(&*tree, inside, &mut all);
-        for snapshot in engine.datasets().snapshots(Some(&dataset.name), false).unwrap() {
+        for snapshot in engine
+            .datasets()
+            .snapshots()
+            .list(Some(&dataset.name), false)
+            .unwrap()
+        {
             if snapshot.dataset != dataset.name {
                 continue;
             }

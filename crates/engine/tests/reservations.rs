@@ -77,12 +77,17 @@ fn what_a_destroyed_dataset_or_snapshot_held_can_be_written_at_once() {
     let y = rig.filesystem("tank/y");
     let x = rig.filesystem("tank/x");
     let filled = rig.fill(&x, "filler");
-    rig.engine.datasets().snapshot("tank/x@s", false, "").unwrap();
+    rig.engine
+        .datasets()
+        .snapshots()
+        .take("tank/x@s", false, "")
+        .unwrap();
     x.unlink(&Context::root(), ROOT, b"filler").unwrap();
     assert_eq!(rig.is_room_for(&y, "none", filled / 2), Err(FsError::NoSpace));
     rig.engine
         .datasets()
-        .destroy_snapshot("tank/x@s", false, false)
+        .snapshots()
+        .destroy("tank/x@s", false, false)
         .unwrap();
     rig.is_room_for(&y, "one", filled / 2).unwrap();
     drop(x);
@@ -116,7 +121,11 @@ fn at_its_quota_a_volume_can_be_overwritten_in_order() {
         }
         volume.commit().unwrap();
         if round == 0 {
-            rig.engine.datasets().set("tank/v", "quota", "16M").unwrap();
+            rig.engine
+                .datasets()
+                .properties()
+                .set("tank/v", "quota", "16M")
+                .unwrap();
         }
     }
     let mut read = vec![0; model.len()];
@@ -128,7 +137,11 @@ fn at_its_quota_a_volume_can_be_overwritten_in_order() {
 fn at_its_quota_a_dataset_can_be_overwritten_and_emptied() {
     let mut rig = Rig::new(&[128 * MIB]);
     let data = rig.filesystem("tank/data");
-    rig.engine.datasets().set("tank/data", "quota", "8M").unwrap();
+    rig.engine
+        .datasets()
+        .properties()
+        .set("tank/data", "quota", "8M")
+        .unwrap();
     let filled = rig.fill(&data, "file");
     assert_eq!(filled, 8 * MIB);
     let root = Context::root();
@@ -181,8 +194,9 @@ fn a_reservation_above_a_quota_is_refused() {
     let mut rig = Rig::new(&[128 * MIB]);
     rig.filesystem("tank/data");
     let datasets = rig.engine.datasets().clone();
-    datasets.set("tank/data", "quota", "8M").unwrap();
+    datasets.properties().set("tank/data", "quota", "8M").unwrap();
     let refused = datasets
+        .properties()
         .set("tank/data", "reservation", "9M")
         .unwrap_err()
         .to_string();
@@ -190,8 +204,15 @@ fn a_reservation_above_a_quota_is_refused() {
         refused.contains("9M") && refused.contains("8M") && refused.contains("quota"),
         "{refused}"
     );
-    datasets.set("tank/data", "reservation", "8M").unwrap();
-    let refused = datasets.set("tank/data", "quota", "7M").unwrap_err().to_string();
+    datasets
+        .properties()
+        .set("tank/data", "reservation", "8M")
+        .unwrap();
+    let refused = datasets
+        .properties()
+        .set("tank/data", "quota", "7M")
+        .unwrap_err()
+        .to_string();
     assert!(
         refused.contains("8M") && refused.contains("7M") && refused.contains("reservation"),
         "{refused}"
@@ -207,10 +228,17 @@ fn a_reservation_above_a_quota_is_refused() {
     };
     datasets.create("tank/data/small", &small).unwrap();
     let other = datasets.filesystem("tank/data/other").unwrap();
-    datasets.set("tank/data", "reservation", "none").unwrap();
-    datasets.set("tank/data/small", "reservation", "1M").unwrap();
+    datasets
+        .properties()
+        .set("tank/data", "reservation", "none")
+        .unwrap();
+    datasets
+        .properties()
+        .set("tank/data/small", "reservation", "1M")
+        .unwrap();
     assert_eq!(rig.fill(&other, "filler"), 7 * MIB);
     let refused = datasets
+        .properties()
         .set("tank/data/other", "reservation", "8M")
         .unwrap_err()
         .to_string();
@@ -239,7 +267,11 @@ fn a_snapshot_of_a_thick_volume_sets_aside_what_overwriting_it_takes_or_is_refus
     let mut rig = Rig::new(&[192 * MIB]);
     let mut volume = Modelled::new(rig.thick("tank/v", 32 * MIB));
     volume.write_all(&mut rig.random);
-    rig.engine.datasets().snapshot("tank/v@first", false, "").unwrap();
+    rig.engine
+        .datasets()
+        .snapshots()
+        .take("tank/v@first", false, "")
+        .unwrap();
     let data = rig.filesystem("tank/data");
     rig.fill(&data, "filler");
     for _ in 0..2 {
@@ -250,7 +282,8 @@ fn a_snapshot_of_a_thick_volume_sets_aside_what_overwriting_it_takes_or_is_refus
     let refused = rig
         .engine
         .datasets()
-        .snapshot("tank/v@second", false, "")
+        .snapshots()
+        .take("tank/v@second", false, "")
         .unwrap_err();
     assert!(
         matches!(refused, DatasetError::NoRoomForSnapshot { .. }),
@@ -261,19 +294,22 @@ fn a_snapshot_of_a_thick_volume_sets_aside_what_overwriting_it_takes_or_is_refus
     data.unlink(&Context::root(), ROOT, b"filler").unwrap();
     rig.engine
         .datasets()
-        .snapshot("tank/v@second", false, "")
+        .snapshots()
+        .take("tank/v@second", false, "")
         .unwrap();
     rig.fill(&data, "filler");
     volume.write_all(&mut rig.random);
     volume.verify();
     rig.engine
         .datasets()
-        .destroy_snapshot("tank/v@second", false, false)
+        .snapshots()
+        .destroy("tank/v@second", false, false)
         .unwrap();
     volume.scatter(&mut rig, 2000);
     rig.engine
         .datasets()
-        .destroy_snapshot("tank/v@first", false, false)
+        .snapshots()
+        .destroy("tank/v@first", false, false)
         .unwrap();
     volume.write_all(&mut rig.random);
     volume.verify();
@@ -288,12 +324,13 @@ fn what_was_set_aside_for_a_snapshot_of_a_thick_volume_is_given_back_with_it() {
     rig.tick();
     let used = |rig: &Rig| rig.engine.datasets().info("tank/v").unwrap().used_bytes;
     let snapshot = |rig: &Rig, name: &str| {
-        rig.engine.datasets().snapshot(name, false, "").unwrap();
+        rig.engine.datasets().snapshots().take(name, false, "").unwrap();
     };
     let destroy = |rig: &Rig, name: &str| {
         rig.engine
             .datasets()
-            .destroy_snapshot(name, false, false)
+            .snapshots()
+            .destroy(name, false, false)
             .unwrap();
     };
     let before = used(&rig);
@@ -527,7 +564,11 @@ fn rename_carries_a_reservation_below_another_parent() {
     let mut rig = Rig::new(&[192 * MIB]);
     for name in ["tank/a", "tank/b"] {
         rig.filesystem(name);
-        rig.engine.datasets().set(name, "quota", "40M").unwrap();
+        rig.engine
+            .datasets()
+            .properties()
+            .set(name, "quota", "40M")
+            .unwrap();
     }
     let volume = rig.thick("tank/a/v", 24 * MIB);
     drop(volume);

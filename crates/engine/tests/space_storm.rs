@@ -216,7 +216,12 @@ impl Storm {
         let dataset = names[self.rig.random.below(names.len() as u64) as usize].clone();
         self.made += 1;
         let name = format!("{dataset}@s{}", self.made);
-        let taken = self.rig.engine.datasets().snapshot(&name, dataset == "tank", "");
+        let taken = self
+            .rig
+            .engine
+            .datasets()
+            .snapshots()
+            .take(&name, dataset == "tank", "");
         self.say(format!("snapshot {name}: {}", taken.is_ok()));
         match taken {
             Ok(_) => self.snapshots.push(name),
@@ -247,7 +252,8 @@ impl Storm {
             .rig
             .engine
             .datasets()
-            .destroy_snapshot(&name, recursive, false)
+            .snapshots()
+            .destroy(&name, recursive, false)
         {
             Ok(_) | Err(DatasetError::NoSnapshot(_)) => {}
             Err(error) => panic!("{error}"),
@@ -371,7 +377,8 @@ fn run(seed: u64) {
             .rig
             .engine
             .datasets()
-            .destroy_snapshot(&name, name.starts_with("tank@"), false);
+            .snapshots()
+            .destroy(&name, name.starts_with("tank@"), false);
     }
     let names: Vec<String> = storm.thick.drain(..).map(|(name, _)| name).collect();
     storm.sparse = None;

@@ -83,7 +83,8 @@ fn spent_and_brought_back(tiers_bytes: &[u64]) {
         if refused == 0 {
             rig.engine
                 .datasets()
-                .snapshot(&format!("tank/a@s{round}"), false, "")
+                .snapshots()
+                .take(&format!("tank/a@s{round}"), false, "")
                 .unwrap();
         }
         refused += change_all(&rig, &fs, files, 0o600 + round);
@@ -95,13 +96,19 @@ fn spent_and_brought_back(tiers_bytes: &[u64]) {
     drop(fs);
     rig.reopen(false);
     // What gives room back is not refused, however much was changed before.
-    let snapshots = rig.engine.datasets().snapshots(Some("tank/a"), false).unwrap();
+    let snapshots = rig
+        .engine
+        .datasets()
+        .snapshots()
+        .list(Some("tank/a"), false)
+        .unwrap();
     let snapshots: Vec<_> = snapshots.iter().map(|info| info.name.clone()).collect();
     assert!(!snapshots.is_empty());
     for snapshot in snapshots {
         rig.engine
             .datasets()
-            .destroy_snapshot(&snapshot, false, false)
+            .snapshots()
+            .destroy(&snapshot, false, false)
             .unwrap_or_else(|error| panic!("{snapshot}: {error}: {}", rig.figures()));
         rig.tick();
     }

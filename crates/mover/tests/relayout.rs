@@ -393,8 +393,8 @@ fn what_there_was_no_room_for_is_looked_at_again() {
     assert_eq!(pool.stored_bytes(), 8 * MIB);
     filesystem.unlink(&root, 1, b"other").unwrap();
     pool.datasets.commit_all().unwrap();
-    while pool.datasets.sweep_pending() {
-        pool.datasets.sweep_step(1000).unwrap();
+    while pool.datasets.sweeper().is_pending() {
+        pool.datasets.sweeper().step(1000).unwrap();
     }
     pool.settle(700);
     assert_eq!((pool.stored_bytes(), pool.pieces(object)), (4 * MIB, 32));

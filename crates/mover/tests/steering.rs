@@ -221,9 +221,9 @@ fn unpin_ends_the_move_that_the_pin_began() {
     let to_slow = pool.mover.pin(pool.number, file, "slow").unwrap();
     pool.mover.pin(pool.number, file, "fast").unwrap();
     assert_eq!(pool.job(to_slow).state, "cancelled");
-    pool.datasets.set("pool/a", "pin", "slow").unwrap();
+    pool.datasets.properties().set("pool/a", "pin", "slow").unwrap();
     let of_dataset = pool.mover.dataset_pin_changed(pool.number).unwrap().unwrap();
-    pool.datasets.set("pool/a", "pin", "none").unwrap();
+    pool.datasets.properties().set("pool/a", "pin", "none").unwrap();
     assert_eq!(pool.mover.dataset_pin_changed(pool.number).unwrap(), None);
     assert_eq!(pool.job(of_dataset).state, "cancelled");
 }
@@ -243,7 +243,7 @@ fn who_loses_a_pin_goes_where_the_one_above_says() {
     // Of the dataset, when none of its directories has one.
     pool.mover.unpin(pool.number, directory).unwrap();
     pool.mover.pin(pool.number, file, "slow").unwrap();
-    pool.datasets.set("pool/a", "pin", "fast").unwrap();
+    pool.datasets.properties().set("pool/a", "pin", "fast").unwrap();
     pool.mover.dataset_pin_changed(pool.number).unwrap();
     pool.settle();
     pool.lies_on(file, 1);
@@ -260,7 +260,7 @@ fn names_that_come_and_go_carry_the_pin_along() {
     let file = pool.file(ROOT, "file", 1);
     let linked = pool.file(ROOT, "linked", 2);
     pool.mover.pin(pool.number, directory, "slow").unwrap();
-    pool.datasets.set("pool/a", "pin", "fast").unwrap();
+    pool.datasets.properties().set("pool/a", "pin", "fast").unwrap();
     pool.mover.dataset_pin_changed(pool.number).unwrap();
     pool.settle();
     pool.lies_on(file, 0);

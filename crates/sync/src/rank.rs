@@ -110,6 +110,12 @@ ranks! {
     }
     /// Of `terrace-dataset`.
     dataset {
+        /// One administrative change at a time.
+        Administration (io);
+        /// The handle of a dataset, while it is opened or closed.
+        Handle (io);
+        /// Views of its past.
+        Views;
         /// Renames of directories of one dataset, one at a time.
         Rename (io);
         /// Writes ahead that are under way.
@@ -128,6 +134,12 @@ ranks! {
         Commit (io, several);
         /// Counting against quotas: one at a time.
         Quotas;
+        /// Datasets by name and number.
+        Registry;
+        /// Name and properties of one.
+        Record;
+        /// What is kept of the pool as a whole.
+        Facts;
         /// Checkpoints that a dataset holds.
         Held;
         /// Changes pass, a freeze stops them; of several datasets for a common commit.

@@ -1,13 +1,17 @@
-//! Creating, renaming, resizing and destroying datasets.
+//! `Lifecycle`: creating, renaming, resizing and destroying datasets.
 //!
 //! Invariants: each change is one batch, flushed before it is reported; destroying does O(datasets named) work in the
 //! foreground and leaves the content to the sweep; what is destroyed is gone for its users at once.
 
-use super::{datasets::Datasets, node::Node, set_properties::above_quota};
+use super::loader::Loader;
 use crate::{
     faces::{Filesystem, Volume},
+    history::DestroyReport,
+    live::Environment,
+    properties::{PropertyService, above_quota},
     quota::working_bytes_of,
-    records::{DatasetRecord, Job, Kind, VOLUME_BYTES_MAX, VersionedBatch, keys},
+    records::{Counters, DatasetRecord, Job, Kind, SweepJobs, VOLUME_BYTES_MAX, VersionedBatch, keys},
+    registry::{Node, PoolFacts, Registry},
     settings::{DatasetError, VOLUME_CHUNK_SIZE, name as names},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -27,34 +31,45 @@ pub struct NewDataset {
     pub properties: Vec<(String, String)>,
 }
 
-/// What was, or with a dry run would be, destroyed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DestroyReport {
-    /// Datasets, by full name.
-    pub datasets: Vec<String>,
-    /// Snapshots, by full name.
-    pub snapshots: Vec<String>,
-    /// Content that destroyed datasets map, or that a destroyed snapshot can be the only one to hold, bytes, before compression
-    /// and dedup: an upper bound of what is freed.
-    pub bytes: u64,
+/// See the module.
+pub(super) struct Lifecycle {
+    environment: Arc<Environment>,
+    registry: Arc<Registry>,
+    facts: Arc<PoolFacts>,
+    jobs: Arc<SweepJobs>,
+    properties: Arc<PropertyService>,
+    loader: Loader,
 }
 
-impl Datasets {
-    /// The tiers of the pool changed: pins name tiers, and find them again by name.
-    pub fn tiers_changed(&self) {
-        let all = self.registry.all();
-        all.iter()
-            .for_each(|(name, node)| self.apply_settings(name, node));
+impl Lifecycle {
+    pub(super) fn new(loader: Loader, jobs: &Arc<SweepJobs>) -> Self {
+        Self {
+            environment: loader.environment.clone(),
+            registry: loader.registry.clone(),
+            facts: loader.facts.clone(),
+            properties: loader.properties.clone(),
+            jobs: jobs.clone(),
+            loader,
+        }
     }
 
-    pub(crate) fn make_root(&self) -> Result<(), DatasetError> {
-        let (record, batch) = self.prepare(String::new(), Kind::Filesystem, BTreeMap::new())?;
-        self.finish_create(vec![(record, batch)])
+    /// Puts all stored datasets into the registry; a new pool gets its root dataset.
+    pub(super) fn open_all(&self) -> Result<(), DatasetError> {
+        let mut records = self.environment.records().datasets()?;
+        records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        if records.is_empty() {
+            return self.finish_create(vec![self.prepare(
+                String::new(),
+                Kind::Filesystem,
+                BTreeMap::new(),
+            )?]);
+        }
+        self.loader.load_all(records)
     }
 
     /// Creates a filesystem or volume.
-    pub fn create(&self, name: &str, new: &NewDataset) -> Result<(), DatasetError> {
-        let _admin = self.administer();
+    pub(super) fn create(&self, name: &str, new: &NewDataset) -> Result<(), DatasetError> {
+        let _admin = self.registry.administer();
         names::check_dataset(name)?;
         let stored = self.registry.stored_name(name)?;
         if self.registry.get(name).is_some() {
@@ -68,7 +83,7 @@ impl Datasets {
         }
         let mut properties = BTreeMap::new();
         for (property, value) in &new.properties {
-            properties.insert(property.clone(), self.check_property(property, value)?);
+            properties.insert(property.clone(), self.properties.check(property, value)?);
         }
         let kind = match new.volume_bytes {
             None if properties.contains_key("block_size") => {
@@ -103,13 +118,15 @@ impl Datasets {
         let reservation = crate::settings::settings(&[(name.to_owned(), properties.clone())], &[]);
         let (store, reserved) = (&self.environment.store, reservation.reservation_bytes);
         if reserved > 0 {
-            self.check_reservation(name, reserved)?;
+            self.properties.check_reservation(name, reserved)?;
             if let Some(quota) = reservation.quota_bytes.filter(|quota| *quota < reserved) {
                 return Err(above_quota(name, reserved, name, quota));
             }
         }
         // Given back when as much is set aside for the dataset itself.
-        let _room = self.set_aside(reserved.saturating_add(working_bytes_of(store, reserved)))?;
+        let _room = self
+            .environment
+            .set_aside(reserved.saturating_add(working_bytes_of(store, reserved)))?;
         made.push(self.prepare(stored, kind, properties)?);
         self.finish_create(made)
     }
@@ -143,7 +160,7 @@ impl Datasets {
     ) -> Result<((u32, DatasetRecord), Batch), DatasetError> {
         let number = self.facts.next_dataset()?;
         let created = self.environment.now();
-        let checkpoint = self.checkpoints.current();
+        let checkpoint = self.facts.checkpoints().current();
         let mut first = VersionedBatch::new(self.environment.store.clone(), number, checkpoint, None);
         let owner = self.environment.owner;
         match kind {
@@ -151,7 +168,7 @@ impl Datasets {
             Kind::Volume { size_bytes } => Volume::format(&mut first, size_bytes, owner, created)?,
         }
         let (mut batch, change) = first.finish()?;
-        let mut counters = crate::records::Counters {
+        let mut counters = Counters {
             next_object: keys::ROOT_OBJECT + 1,
             shared_blocks: kind.is_volume().then_some(0),
             ..Default::default()
@@ -175,24 +192,20 @@ impl Datasets {
             whole.append(batch);
             records.push(record);
         }
-        let sequence = self.facts.commit(&self.environment.store, whole)?;
+        let sequence = self.facts.commit(whole)?;
         self.environment.store.flush(sequence)?;
-        for (number, record) in records {
-            self.load(number, record)?;
-        }
-        Ok(())
+        self.loader.load_all(records)
     }
 
-    /// Destroys a dataset; with `recursive` also its snapshots and everything below. Refuses what is in use unless
-    /// `force` is set (its users get `Stale` from then on), and what a hold protects in any case.
-    pub fn destroy(
+    /// See [`Datasets::destroy`](super::Datasets::destroy).
+    pub(super) fn destroy(
         &self,
         name: &str,
         recursive: bool,
         force: bool,
         dry_run: bool,
     ) -> Result<DestroyReport, DatasetError> {
-        let _admin = self.administer();
+        let _admin = self.registry.administer();
         self.registry.node(name)?;
         if self.registry.stored_name(name)?.is_empty() {
             return Err(DatasetError::Refused(format!(
@@ -202,7 +215,7 @@ impl Datasets {
         let tree = self.registry.tree(name);
         let mut report = DestroyReport::default();
         for (name, node) in &tree {
-            self.report_snapshots(name, node, &mut report)?;
+            report_snapshots(name, node, &mut report)?;
             report.bytes = report.bytes.saturating_add(node.state.counters().used_bytes());
             report.datasets.push(name.clone());
         }
@@ -210,7 +223,7 @@ impl Datasets {
             refuse_if_any(name, "datasets below it", &report.datasets[1..])?;
             refuse_if_any(name, "snapshots", &report.snapshots)?;
         }
-        if let Some((used, _)) = tree.iter().find(|(_, node)| !force && node.slot.lock().is_used()) {
+        if let Some((used, _)) = tree.iter().find(|(_, node)| !force && node.is_used()) {
             return Err(DatasetError::Busy(used.clone()));
         }
         if dry_run {
@@ -218,27 +231,6 @@ impl Datasets {
         }
         self.destroy_tree(&tree)?;
         Ok(report)
-    }
-
-    fn report_snapshots(
-        &self,
-        name: &str,
-        node: &Node,
-        report: &mut DestroyReport,
-    ) -> Result<(), DatasetError> {
-        for (_, record) in node.state.held().read().iter() {
-            let snapshot = format!("{name}@{}", record.name);
-            if let Some(tag) = record.holds.first() {
-                return Err(DatasetError::Held {
-                    name: snapshot,
-                    tag: tag.clone(),
-                });
-            }
-            if !record.name.is_empty() {
-                report.snapshots.push(snapshot);
-            }
-        }
-        Ok(())
     }
 
     fn destroy_tree(&self, tree: &[(String, Arc<Node>)]) -> Result<(), DatasetError> {
@@ -257,34 +249,24 @@ impl Datasets {
                 cursor: Vec::new(),
                 bytes,
             };
-            jobs.push(self.new_sweep(&mut batch, job));
+            jobs.push(self.facts.number_job(&mut batch, job));
         }
-        let sequence = self.facts.commit(&self.environment.store, batch)?;
+        let sequence = self.facts.commit(batch)?;
         tree.iter().for_each(|(_, node)| node.state.set_gone());
         drop(locks);
         self.registry.remove(tree);
-        for (_, node) in tree {
-            node.views
-                .lock()
-                .values()
-                .filter_map(std::sync::Weak::upgrade)
-                .for_each(|view| view.set_gone());
-            let dropped = node.slot.lock().handle.take();
-            drop(dropped);
-            node.state.usage().keep_reservation(0);
-            node.state.usage().forget_files();
-        }
+        tree.iter().for_each(|(_, node)| node.end());
         if let Some((_, top)) = tree.first() {
             top.state.usage().move_below(None);
         }
-        self.sweeper.add(jobs);
+        self.jobs.add(jobs);
         store.flush(sequence)?;
         Ok(())
     }
 
     /// Gives a dataset and all below it another name; may be in use.
-    pub fn rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
-        let _admin = self.administer();
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
+        let _admin = self.registry.administer();
         names::check_dataset(to)?;
         let top = self.registry.node(from)?;
         if self.registry.stored_name(from)?.is_empty() {
@@ -304,14 +286,14 @@ impl Datasets {
         if let Some(parent) = self.missing_parents(to)?.last() {
             return Err(DatasetError::NoParent(parent.clone()));
         }
-        self.check_rename(from, to)?;
+        self.properties.check_rename(from, to)?;
         let tree = self.registry.tree(from);
         let mut moved = Vec::new();
         let mut batch = Batch::new();
         for (old, node) in tree {
             let new = format!("{to}{}", &old[from.len()..]);
             names::check_dataset(&new)?;
-            let mut record = node.record.read().clone();
+            let mut record = node.record();
             record.name = self.registry.stored_name(&new)?;
             batch.put(keys::dataset(node.number()), record.encode());
             moved.push((old, new, node, record));
@@ -323,18 +305,18 @@ impl Datasets {
             .usage()
             .move_below(above.map(|above| above.state.usage().clone()));
         let moved: Vec<_> = moved.into_iter().map(|(_, new, node, _)| (new, node)).collect();
-        let applied = self.apply_others(&moved);
+        let applied = self.properties.apply_others(&moved);
         self.environment.store.flush(sequence)?;
         applied
     }
 
     /// Changes the size of a volume, bytes (rounded up to 4096); what lies behind a smaller size is dropped.
-    pub fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), DatasetError> {
+    pub(super) fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), DatasetError> {
         let size_bytes = check_volume_size(size_bytes)?;
-        let volume = self.volume(name)?;
-        let _admin = self.administer();
+        let volume = self.registry.node(name)?.volume()?;
+        let _admin = self.registry.administer();
         let (node, more) = self.grant_size(name, size_bytes)?;
-        let mut record = node.record.read().clone();
+        let mut record = node.record();
         if more.is_some() {
             node.state.usage().keep_reservation(size_bytes);
             drop(more);
@@ -345,19 +327,18 @@ impl Datasets {
         record.kind = Kind::Volume { size_bytes };
         volume.resize_with(size_bytes, Some((keys::dataset(node.number()), record.encode())))?;
         node.state.set_kind(record.kind);
-        *node.record.write() = record;
+        node.set_record(record);
         // Whatever `durability` says; one batch has both.
         volume.flush_always()?;
         self.environment.store.flush(self.environment.store.newest())?;
         Ok(())
     }
 
-    /// What [`resize_volume`](Self::resize_volume) would do now, or why it would refuse; changes nothing. Returns the size that
-    /// the volume has and the one that it would get, bytes.
-    pub fn check_resize(&self, name: &str, size_bytes: u64) -> Result<(u64, u64), DatasetError> {
+    /// See [`Datasets::check_resize`](super::Datasets::check_resize).
+    pub(super) fn check_resize(&self, name: &str, size_bytes: u64) -> Result<(u64, u64), DatasetError> {
         let size_bytes = check_volume_size(size_bytes)?;
-        let has_bytes = self.volume(name)?.size_bytes();
-        let _admin = self.administer();
+        let has_bytes = self.registry.node(name)?.volume()?.size_bytes();
+        let _admin = self.registry.administer();
         self.grant_size(name, size_bytes)?;
         Ok((has_bytes, size_bytes))
     }
@@ -369,7 +350,7 @@ impl Datasets {
         size_bytes: u64,
     ) -> Result<(Arc<Node>, Option<Reservation>), DatasetError> {
         let node = self.registry.node(name)?;
-        let record = node.record.read().clone();
+        let record = node.record();
         let Kind::Volume { size_bytes: old } = record.kind else {
             return Err(DatasetError::Refused(format!("'{name}' is not a volume")));
         };
@@ -382,21 +363,28 @@ impl Datasets {
         if record.properties.get("reservation") != Some(&terrace_device::exact_size(old)) {
             return Ok((node, None));
         }
-        self.check_reservation(name, size_bytes)?;
-        let more = self.set_aside(node.state.usage().more_for(size_bytes))?;
+        self.properties.check_reservation(name, size_bytes)?;
+        let more = self
+            .environment
+            .set_aside(node.state.usage().more_for(size_bytes))?;
         Ok((node, Some(more)))
     }
+}
 
-    /// The pool was imported under another name: all full names change.
-    pub fn rename_pool(&self, to: &str) -> Result<(), DatasetError> {
-        names::check_part(to).map_err(|cause| DatasetError::InvalidName {
-            name: to.to_owned(),
-            cause,
-        })?;
-        let _admin = self.administer();
-        self.registry.rename_pool(to);
-        Ok(())
+fn report_snapshots(name: &str, node: &Node, report: &mut DestroyReport) -> Result<(), DatasetError> {
+    for (_, record) in node.state.held().read().iter() {
+        let snapshot = format!("{name}@{}", record.name);
+        if let Some(tag) = record.holds.first() {
+            return Err(DatasetError::Held {
+                name: snapshot,
+                tag: tag.clone(),
+            });
+        }
+        if !record.name.is_empty() {
+            report.snapshots.push(snapshot);
+        }
     }
+    Ok(())
 }
 
 fn refuse_if_any(name: &str, what: &'static str, list: &[String]) -> Result<(), DatasetError> {

@@ -1,19 +1,8 @@
-//! Administration: datasets are made, renamed, destroyed and set.
-//!
-//! Owns all datasets of a pool by name (`Registry`), their numbers, and the turn of administrative changes. Locks in this order:
-//! administration, handle, commit locks by ascending number, registry.
+//! Administration: datasets are opened, made, renamed and destroyed; `Datasets` ties all components together. Owns no lock.
 
 mod datasets;
-mod facts;
 mod lifecycle;
-mod node;
-mod registry;
-mod retained_space;
-mod set_properties;
+mod loader;
 
-pub use datasets::{DatasetInfo, Datasets};
-pub use facts::Facts;
-pub use lifecycle::{DestroyReport, NewDataset};
-pub use set_properties::{check_for_new_pool, check_readable};
-
-pub(crate) use node::{Borrowed, Node};
+pub use datasets::Datasets;
+pub use lifecycle::NewDataset;

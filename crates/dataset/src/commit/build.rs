@@ -102,7 +102,7 @@ impl Builder {
         let number = frozen.object.number;
         self.build_entries(batch, frozen)?;
         let was = {
-            let state = frozen.object.state.lock();
+            let state = frozen.object.state();
             Recorded {
                 inode: state.recorded,
                 size: state.recorded_size,
@@ -209,7 +209,7 @@ impl Builder {
             .collect();
         for some in last.chunks(NAMES_AT_ONCE) {
             let recorded: Vec<Old> = {
-                let state = frozen.object.state.lock();
+                let state = frozen.object.state();
                 let entries = state.entries.as_ref();
                 let old = |at: &usize| {
                     let key = &frozen.entries[*at].0;
@@ -243,7 +243,7 @@ impl Builder {
             return Vec::new();
         }
         let last: BTreeMap<_, _> = frozen.xattrs.iter().map(|(name, value)| (name, value)).collect();
-        let state = frozen.object.state.lock();
+        let state = frozen.object.state();
         let old = |name: &Arc<[u8]>| {
             let xattrs = state.xattrs.as_ref();
             xattrs.map_or(Old::Unknown, |xattrs| xattrs.recorded(name))

@@ -40,7 +40,7 @@ impl ChunkWriter {
         }
         let (mut at, body) = {
             let object = self.table.object(object).ok()?;
-            let state = object.state.lock();
+            let state = object.state();
             (state.found_in, state.inode.body)
         };
         if at == 0 {

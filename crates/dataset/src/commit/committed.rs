@@ -27,7 +27,7 @@ impl CommitQueue {
         let mut preallocated = outcome.preallocated;
         for (at, (object, blocks)) in frozen.objects.into_iter().zip(outcome.blocks).enumerate() {
             if let Some(preallocated) = preallocated.remove(&at) {
-                object.object.state.lock().recorded_preallocated = preallocated;
+                object.object.state().recorded_preallocated = preallocated;
             }
             self.object_committed(object, blocks, frozen.checkpoint);
         }
@@ -49,7 +49,7 @@ impl CommitQueue {
         let mut from = 0;
         while from < changes.len() {
             // A stable sort: the last of each group is the newest. The lock is given up now and then.
-            let mut state = object.state.lock();
+            let mut state = object.state();
             let Some(entries) = &mut state.entries else { break };
             for _ in 0..NAMES_AT_ONCE {
                 let Some((key, _)) = changes.get(from) else { break };
@@ -61,7 +61,7 @@ impl CommitQueue {
                 from += count;
             }
         }
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if let Some(xattrs) = &mut state.xattrs {
             for change in &frozen.xattrs {
                 xattrs.committed(change, checkpoint);

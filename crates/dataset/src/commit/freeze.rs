@@ -69,7 +69,7 @@ impl Frozen {
         let mut ahead_bytes = 0;
         let mut objects = Vec::with_capacity(taken.objects.len());
         for object in taken.objects {
-            let mut state = object.state.lock();
+            let mut state = object.state();
             state.listed = false;
             if !state.is_dirty() {
                 continue;

@@ -231,7 +231,7 @@ impl Filesystem {
         let object = live.table.object(object)?;
         content(&object)?;
         let _admitted = live.admission.throttle(data.len() as u64)?;
-        let flags = object.state.lock().inode.flags;
+        let flags = object.state().inode.flags;
         if flags & HAS_CAPABILITY != 0 {
             live.xattrs.load_xattrs(&object)?;
         }
@@ -242,11 +242,11 @@ impl Filesystem {
         let context = stripping.as_ref().unwrap_or(context);
         let mut set_id = SetId::Kept;
         let (offset, bytes) = {
-            let _inode = object.inode_lock.write();
+            let _inode = object.lock_inode();
             let offset = match offset {
                 Some(offset) if !file_flags::is_protected(flags) => offset,
                 _ => {
-                    let inode = &object.state.lock().inode;
+                    let inode = &object.state().inode;
                     let offset = offset.unwrap_or(inode.size);
                     file_flags::may_write_at(inode, offset)?;
                     offset
@@ -296,10 +296,10 @@ impl Filesystem {
         }
         let mut is_changed = false;
         {
-            let _inode = object.inode_lock.write();
+            let _inode = object.lock_inode();
             match mode {
-                AllocateMode::Reserve { .. } => file_flags::may_touch(&object.state.lock().inode)?,
-                _ => file_flags::may_change(&object.state.lock().inode)?,
+                AllocateMode::Reserve { .. } => file_flags::may_touch(&object.state().inode)?,
+                _ => file_flags::may_change(&object.state().inode)?,
             }
             let now = live.dataset.now();
             let mut change = |state: &mut State| {
@@ -322,7 +322,7 @@ impl Filesystem {
                         .punch_object(&object, from, to - from, stays_preallocated, &mut change)
                 })?;
             }
-            let grows = !keep_size && object.state.lock().inode.size < end;
+            let grows = !keep_size && object.state().inode.size < end;
             if grows {
                 live.writer.truncate_object(&object, end, &mut change)?;
             }
@@ -520,7 +520,7 @@ impl Tree for Filesystem {
     fn read_link(&self, object: u64) -> Result<Vec<u8>, FsError> {
         self.note_question();
         let object = self.live.table.object(object)?;
-        let state = object.state.lock();
+        let state = object.state();
         if object.kind == FileKind::SymbolicLink {
             Ok(state.inode.target.clone())
         } else {

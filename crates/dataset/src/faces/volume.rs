@@ -58,7 +58,7 @@ impl Volume {
 
     /// Bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.object.state.lock().inode.size
+        self.object.state().inode.size
     }
 
     pub(crate) fn within(&self, offset: u64, length: u64) -> Result<(), FsError> {
@@ -127,8 +127,8 @@ impl Volume {
             // part of a block reads the rest first, and is alone meanwhile.
             let is_whole = offset.is_multiple_of(BLOCK) && (data.len() as u64).is_multiple_of(BLOCK);
             let (_beside, _alone) = match is_whole {
-                true => (Some(self.object.inode_lock.read()), None),
-                false => (None, Some(self.object.inode_lock.write())),
+                true => (Some(self.object.lock_inode_shared()), None),
+                false => (None, Some(self.object.lock_inode())),
             };
             self.within(offset, data.len() as u64)
                 .map_err(|_| FsError::NoSpace)?;
@@ -165,7 +165,7 @@ impl Volume {
 
     /// Makes a piece of a range read as zero.
     pub(crate) fn discard_piece(&self, offset: u64, length: u64) -> Result<(), FsError> {
-        let _inode = self.object.inode_lock.write();
+        let _inode = self.object.lock_inode();
         self.within(offset, length)?;
         let now = self.live.dataset.now();
         self.live
@@ -224,7 +224,7 @@ impl Volume {
         }
         self.live.admission.take_metadata_always(1, OfReserve::Removals)?;
         {
-            let _inode = self.object.inode_lock.write();
+            let _inode = self.object.lock_inode();
             let now = self.live.dataset.now();
             self.live
                 .writer

@@ -17,7 +17,7 @@ use self::preallocated::check_preallocated;
 use super::recount::shared_blocks_of;
 use crate::records::{
     Counters, DATASET_TABLES, DatasetRecord, EntryRecord, FileKind, InodeRecord, Job, OrphanRecord,
-    PreallocatedTotals, Records, RegionRecord, damaged, for_each, for_range, keys, split_value,
+    PoolRecords, PreallocatedTotals, RegionRecord, after, damaged, keys, split_value,
 };
 
 const PROBLEMS_MAX: usize = 1000;
@@ -85,12 +85,13 @@ pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport, StoreError> {
         keeps_references: true,
         ..CheckReport::default()
     };
-    walk(store, report, usize::MAX)
+    walk(PoolRecords::of(store.as_ref()), report, usize::MAX)
 }
 
 /// The same with what is known of no more than so many objects in memory at a time, and without references.
 pub fn check_within(store: &Arc<dyn Store>, objects_at_once: usize) -> Result<CheckReport, StoreError> {
-    walk(store, CheckReport::default(), objects_at_once.max(1))
+    let records = PoolRecords::of(store.as_ref());
+    walk(records, CheckReport::default(), objects_at_once.max(1))
 }
 
 /// Tells of each run of blocks that a record maps, live or in history, what it refers to. Records that do not decode are left out:
@@ -99,19 +100,20 @@ pub fn count_references(
     store: &Arc<dyn Store>,
     count: &mut dyn FnMut(ChunkId, i64),
 ) -> Result<(), StoreError> {
+    let records = PoolRecords::of(store.as_ref());
     let mut refer = |payload: &[u8]| {
         if let Ok(record) = RegionRecord::decode(payload) {
             let runs = record.runs().iter();
             runs.for_each(|run| count(run.chunk, i64::from(run.count)));
         }
     };
-    for_each(store, keys::TABLE_REGION, |_, value| {
+    records.for_each(keys::TABLE_REGION, |_, value| {
         if let Ok((_, payload)) = split_value(value) {
             refer(payload);
         }
         Ok(())
     })?;
-    for_each(store, keys::TABLE_HISTORY, |key, value| {
+    records.for_each(keys::TABLE_HISTORY, |key, value| {
         let (live, _) = keys::parse_history(key)?;
         if live.first() == Some(&keys::TABLE_REGION) {
             refer(split_value(value)?.1);
@@ -121,13 +123,13 @@ pub fn count_references(
 }
 
 fn walk(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     mut report: CheckReport,
     objects_at_once: usize,
 ) -> Result<CheckReport, StoreError> {
     // The records of those that were destroyed are being freed, table by table: they need not agree any more.
     let mut existing = BTreeSet::new();
-    for_each(store, keys::TABLE_DATASET, |key, value| {
+    records.for_each(keys::TABLE_DATASET, |key, value| {
         let dataset = keys::dataset_of(key)?;
         existing.insert(dataset);
         if DatasetRecord::decode(value).is_ok_and(|record| record.kind.is_volume()) {
@@ -135,37 +137,35 @@ fn walk(
         }
         Ok(())
     })?;
-    for_each(store, keys::TABLE_HELD, |key, _| {
-        let mut reader = terrace_codec::Reader::new(key);
-        reader.u8("table")?;
-        let (dataset, checkpoint) = (reader.key_u32("dataset")?, reader.key_u64("checkpoint")?);
+    records.for_each(keys::TABLE_HELD, |key, _| {
+        let (dataset, checkpoint) = keys::parse_held(key)?;
         if let Some(newest) = report.volumes.get_mut(&dataset) {
             *newest = (*newest).max(Some(checkpoint));
         }
         Ok(())
     })?;
-    check_regions(store, &mut report)?;
-    check_bodies(store, &existing, objects_at_once, &mut report)?;
-    check_attributes(store, &existing, &mut report)?;
+    check_regions(records, &mut report)?;
+    check_bodies(records, &existing, objects_at_once, &mut report)?;
+    check_attributes(records, &existing, &mut report)?;
     let mut from = Some((0, 0));
     while let Some(first) = from {
-        from = check_namespace(store, &existing, (first, objects_at_once), &mut report)?;
+        from = check_namespace(records, &existing, (first, objects_at_once), &mut report)?;
     }
-    check_preallocated(store, &existing, &mut report)?;
-    check_history(store, &existing, &mut report)?;
-    check_strays(store, &existing, &mut report)?;
-    check_counters(store, &existing, &mut report)?;
+    check_preallocated(records, &existing, &mut report)?;
+    check_history(records, &existing, &mut report)?;
+    check_strays(records, &existing, &mut report)?;
+    check_counters(records, &existing, &mut report)?;
     Ok(report)
 }
 
 /// Records of datasets that are neither there nor being freed.
 fn check_strays(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     report: &mut CheckReport,
 ) -> Result<(), StoreError> {
     let mut known = existing.clone();
-    for_each(store, keys::TABLE_SWEEP, |_, value| {
+    records.for_each(keys::TABLE_SWEEP, |_, value| {
         match Job::decode(value)? {
             Job::Dataset { dataset, .. } => drop(known.insert(dataset)),
             // One that a newer checkpoint has overtaken counts nothing any more.
@@ -181,7 +181,7 @@ fn check_strays(
         let mut next = Some(0);
         while let Some(dataset) = next {
             let (from, _) = keys::dataset_range(table, dataset);
-            let page = store.scan(&from, &[table + 1], 1)?;
+            let page = records.scan(&from, &[table + 1], 1)?;
             let Some((key, _)) = page.first() else { break };
             let found = keys::dataset_of(key).map_err(|cause| damaged("a key", &cause))?;
             if !known.contains(&found) {
@@ -196,12 +196,12 @@ fn check_strays(
 }
 
 fn check_counters(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     report: &mut CheckReport,
 ) -> Result<(), StoreError> {
     let mut counted = std::mem::take(&mut report.counted);
-    for_each(store, keys::TABLE_COUNTERS, |key, value| {
+    records.for_each(keys::TABLE_COUNTERS, |key, value| {
         let dataset = keys::dataset_of(key)?;
         let says = Counters::decode(value)?;
         let is = counted.remove(&dataset).unwrap_or_default();
@@ -237,19 +237,16 @@ fn check_counters(
     Ok(())
 }
 
-fn check_regions(store: &Arc<dyn Store>, report: &mut CheckReport) -> Result<(), StoreError> {
+fn check_regions(records: PoolRecords<'_>, report: &mut CheckReport) -> Result<(), StoreError> {
     let mut unknown = None;
-    for_each(store, keys::TABLE_REGION, |key, value| {
+    records.for_each(keys::TABLE_REGION, |key, value| {
         report.regions += 1;
         let (dataset, ..) = keys::parse_region(key)?;
         match split_value(value).and_then(|(_, payload)| RegionRecord::decode(payload)) {
             Ok(record) if record.is_empty() => report.problem(|| format!("region {key:02x?} maps nothing")),
             Ok(record) => {
                 let shared = match report.volumes.get(&dataset) {
-                    Some(Some(held)) => {
-                        let records = Records::of(store.as_ref(), dataset);
-                        shared_blocks_of(records, key, value, *held)
-                    }
+                    Some(Some(held)) => shared_blocks_of(records.dataset(dataset), key, value, *held),
                     _ => Ok(0),
                 };
                 let counters = report.counters(dataset, 0);
@@ -272,7 +269,7 @@ type Place = (u32, u64);
 
 /// Bodies with regions that belong to nothing.
 fn check_bodies(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     bodies_at_once: usize,
     report: &mut CheckReport,
@@ -283,8 +280,7 @@ fn check_bodies(
         let mut bodies: Vec<(Place, bool)> = Vec::new();
         from = None;
         let mut last = None;
-        for_range(
-            store,
+        records.for_range(
             keys::region(first.0, first.1, 0),
             &[keys::TABLE_REGION + 1],
             |key, _| {
@@ -304,14 +300,14 @@ fn check_bodies(
                 bodies[at].1 = true;
             }
         };
-        for_each(store, keys::TABLE_ORPHAN, |key, value| {
+        records.for_each(keys::TABLE_ORPHAN, |key, value| {
             let place = keys::parse_orphan(key)?;
             if let OrphanRecord::Freed { .. } = OrphanRecord::decode(value)? {
                 belongs(place);
             }
             Ok(())
         })?;
-        for_each(store, keys::TABLE_INODE, |key, value| {
+        records.for_each(keys::TABLE_INODE, |key, value| {
             let place = object_of(key)?;
             if let Ok(inode) = split_value(value).and_then(|(_, payload)| InodeRecord::decode(payload)) {
                 belongs((place.0, inode.body));
@@ -328,19 +324,19 @@ fn check_bodies(
 
 /// Objects with extended attributes that have no inode: what was deleted and left them behind.
 fn check_attributes(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     report: &mut CheckReport,
 ) -> Result<(), StoreError> {
     // Looked up one by one rather than kept: there may be as many as there are files.
     let mut owner = None;
     let mut unknown = None;
-    for_each(store, keys::TABLE_XATTR, |key, _| {
+    records.for_each(keys::TABLE_XATTR, |key, _| {
         let place = object_of(key)?;
         if owner.replace(place) == Some(place) {
             return Ok(());
         }
-        match store.get(&keys::inode(place.0, place.1)) {
+        match records.get(&keys::inode(place.0, place.1)) {
             Ok(Some(_)) => {}
             Ok(None) if existing.contains(&place.0) => {
                 let (dataset, object) = place;
@@ -385,7 +381,7 @@ struct Objects {
 
 impl Objects {
     /// Those that have inodes, so many at most.
-    fn read(store: &Arc<dyn Store>, first: Place, most: usize) -> Result<Self, StoreError> {
+    fn read(records: PoolRecords<'_>, first: Place, most: usize) -> Result<Self, StoreError> {
         let mut objects = Self {
             all: Vec::new(),
             first,
@@ -394,7 +390,7 @@ impl Objects {
         };
         let mut from = keys::inode(first.0, first.1);
         loop {
-            let page = store.scan(&from, &[keys::TABLE_INODE + 1], 1000)?;
+            let page = records.scan(&from, &[keys::TABLE_INODE + 1], 1000)?;
             for (key, _) in &page {
                 let place = object_of(key).map_err(|cause| damaged("a key", &cause))?;
                 if objects.all.len() >= most {
@@ -406,8 +402,7 @@ impl Objects {
             let Some((last, _)) = page.last() else {
                 return Ok(objects);
             };
-            from = last.to_vec();
-            from.push(0);
+            from = after(last);
         }
     }
 
@@ -430,14 +425,14 @@ impl Objects {
 
 /// Compares names and inodes of the objects from one on, so many at most; where the next ones begin.
 fn check_namespace(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     (first, most): (Place, usize),
     report: &mut CheckReport,
 ) -> Result<Option<Place>, StoreError> {
     let is_first = first == (0, 0);
-    let mut objects = Objects::read(store, first, most)?;
-    for_each(store, keys::TABLE_ENTRY, |key, value| {
+    let mut objects = Objects::read(records, first, most)?;
+    records.for_each(keys::TABLE_ENTRY, |key, value| {
         report.entries += u64::from(is_first);
         let decoded = split_value(value).and_then(|(_, payload)| EntryRecord::decode(payload));
         let place = keys::parse_entry(key).and_then(|_| object_of(key));
@@ -458,7 +453,7 @@ fn check_namespace(
         }
         Ok(())
     })?;
-    for_each(store, keys::TABLE_ORPHAN, |key, value| {
+    records.for_each(keys::TABLE_ORPHAN, |key, value| {
         let place = keys::parse_orphan(key)?;
         if OrphanRecord::decode(value)? == OrphanRecord::Open
             && let Ok(at) = objects.all.binary_search_by_key(&place, |(place, _)| *place)
@@ -473,7 +468,7 @@ fn check_namespace(
         None => vec![keys::TABLE_INODE + 1],
     };
     let mut counted = objects.all.iter();
-    for_range(store, from, &to, |_, value| {
+    records.for_range(from, &to, |_, value| {
         if let Some((id, counted)) = counted.next() {
             check_inode(*id, value, *counted, existing, report);
         }
@@ -538,12 +533,12 @@ fn check_inode(
 }
 
 fn check_history(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     report: &mut CheckReport,
 ) -> Result<(), StoreError> {
     let (mut versions, mut indexed) = (0u64, 0u64);
-    for_each(store, keys::TABLE_HISTORY, |key, value| {
+    records.for_each(keys::TABLE_HISTORY, |key, value| {
         report.versions += 1;
         versions += u64::from(existing.contains(&keys::dataset_of(key)?));
         let (live, death) = keys::parse_history(key)?;
@@ -567,7 +562,7 @@ fn check_history(
     let mut named = Vec::new();
     let mut look_up = |named: &mut Vec<Vec<u8>>, report: &mut CheckReport| {
         let asked: Vec<&[u8]> = named.iter().map(Vec::as_slice).collect();
-        match store.get_many(&asked) {
+        match records.get_many(&asked) {
             Ok(values) => {
                 for (key, _) in named.iter().zip(values).filter(|(_, value)| value.is_none()) {
                     report.problem(|| format!("the index names version {key:02x?}, which does not exist"));
@@ -577,7 +572,7 @@ fn check_history(
         }
         named.clear();
     };
-    for_each(store, keys::TABLE_HOLDER, |key, _| {
+    records.for_each(keys::TABLE_HOLDER, |key, _| {
         if !existing.contains(&keys::dataset_of(key)?) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The sweep: freeing in the background what was destroyed in the foreground.
+//! `Sweeper`: freeing in the background what was destroyed in the foreground.
 //!
 //! Four kinds of work, each in bounded steps, each step one batch that also records how far it came, so that a crash
 //! loses nothing but the last step:
@@ -12,12 +12,14 @@
 //! Invariants: what a job will free is fixed when the job is made (nothing is added to it later), so steps need no
 //! lock but the commit lock, for the counters; doing a step twice frees nothing twice, since the records are gone.
 
+use super::recount::Recounter;
 use crate::{
-    admin::Datasets,
-    live::DatasetState,
+    live::{DatasetState, Environment},
     records::{
-        DATASET_TABLES, Job, Old, OrphanCursor, OrphanRecord, RegionRecord, damaged, decode_region, keys,
+        DATASET_TABLES, Job, Old, OrphanCursor, OrphanRecord, RegionRecord, SweepJobs, after, damaged,
+        decode_region, keys,
     },
+    registry::{PoolFacts, Registry},
 };
 use std::{
     collections::BTreeMap,
@@ -36,56 +38,74 @@ pub enum Progress {
     Idle,
 }
 
-impl Datasets {
-    /// Numbers a job and puts its record into the batch that makes it.
-    pub(crate) fn new_sweep(&self, batch: &mut Batch, job: Job) -> (u64, Job) {
-        let number = self.facts.next_sweep();
-        batch.put(keys::sweep(number), job.encode());
-        (number, job)
+/// See the module.
+pub struct Sweeper {
+    environment: Arc<Environment>,
+    registry: Arc<Registry>,
+    facts: Arc<PoolFacts>,
+    jobs: Arc<SweepJobs>,
+    recounter: Arc<Recounter>,
+}
+
+impl Sweeper {
+    pub(crate) fn new(
+        environment: &Arc<Environment>,
+        registry: &Arc<Registry>,
+        facts: &Arc<PoolFacts>,
+        jobs: &Arc<SweepJobs>,
+        recounter: &Arc<Recounter>,
+    ) -> Self {
+        Self {
+            environment: environment.clone(),
+            registry: registry.clone(),
+            facts: facts.clone(),
+            jobs: jobs.clone(),
+            recounter: recounter.clone(),
+        }
+    }
+
+    /// Whether background freeing is left to do.
+    pub fn is_pending(&self) -> bool {
+        let orphans = self
+            .registry
+            .any(|node| node.state.orphans_pending().load(Ordering::SeqCst));
+        orphans || !self.jobs.is_idle()
     }
 
     /// Content of destroyed datasets that is not freed yet, bytes, before compression and dedup.
-    pub fn pending_sweep_bytes(&self) -> u64 {
-        self.sweeper.bytes()
-    }
-
-    /// Destroyed snapshots and datasets that are not freed yet.
-    pub fn pending_sweeps(&self) -> usize {
-        self.sweeper.len()
+    pub fn pending_bytes(&self) -> u64 {
+        self.jobs.bytes()
     }
 
     /// Does one bounded step of background freeing: looks at no more than about `records` records.
-    pub fn sweep_step(&self, records: usize) -> Result<Progress, StoreError> {
+    pub fn step(&self, records: usize) -> Result<Progress, StoreError> {
         let records = records.clamp(1, 10_000);
-        let mut cursor = self.sweeper.turn();
+        let mut cursor = self.jobs.turn();
         if self.sweep_orphans(&mut cursor, records)? {
             return Ok(Progress::More);
         }
-        let Some((number, job)) = self.sweeper.first() else {
+        let Some((number, job)) = self.jobs.first() else {
             return Ok(Progress::Idle);
         };
-        let after = match job {
-            Job::Snapshot { dataset, .. } => match self.state_by_number(dataset) {
-                Some(state) if !state.is_gone() => self.sweep_snapshot(number, &state, job, records)?,
-                _ => self.forget(number)?,
-            },
+        let left = match &job {
             Job::Dataset { .. } => self.sweep_dataset(number, job, records)?,
-            Job::Recount { dataset, .. } => match self.state_by_number(dataset) {
-                Some(state) if !state.is_gone() => self.recount_step(number, &state, records)?,
-                _ => self.forget(number)?,
-            },
+            Job::Snapshot { dataset, .. } | Job::Recount { dataset, .. } => {
+                match (self.existing(*dataset), &job) {
+                    (Some(state), Job::Recount { .. }) => self.recounter.step(number, &state, records)?,
+                    (Some(state), _) => self.sweep_snapshot(number, &state, job, records)?,
+                    // The dataset is gone: its records are freed by another job.
+                    (None, _) => self.facts.forget_job(number).map(|()| None)?,
+                }
+            }
         };
-        self.sweeper.stepped(number, after);
+        self.jobs.stepped(number, left);
         Ok(Progress::More)
     }
 
-    /// The dataset of a job is gone: its records are freed by another job.
-    pub(crate) fn forget(&self, number: u64) -> Result<Option<Job>, StoreError> {
-        let mut batch = Batch::new();
-        batch.delete(keys::sweep(number));
-        batch.privileged();
-        self.environment.store.commit(batch)?;
-        Ok(None)
+    /// The state of a dataset that was not destroyed.
+    fn existing(&self, dataset: u32) -> Option<Arc<DatasetState>> {
+        let node = self.registry.by_number(dataset)?;
+        (!node.state.is_gone()).then(|| node.state.clone())
     }
 
     fn sweep_snapshot(
@@ -105,7 +125,6 @@ impl Datasets {
         else {
             return Ok(None);
         };
-        let store = &self.environment.store;
         let first_birth = previous.map_or(0, |previous| previous.saturating_add(1));
         if cursor.is_empty() {
             cursor = keys::holder_from(dataset, snapshot, first_birth);
@@ -115,7 +134,7 @@ impl Datasets {
         let mut budget = records;
         let mut done = false;
         while budget > 0 && !done {
-            let page = store.scan(&cursor, &end, budget.min(64))?;
+            let page = state.records().scan(&cursor, &end, budget.min(64))?;
             if page.is_empty() {
                 done = true;
             }
@@ -135,8 +154,7 @@ impl Datasets {
                     }
                     break;
                 }
-                cursor = key.to_vec();
-                cursor.push(0);
+                cursor = after(key);
                 dying.push(holding);
             }
         }
@@ -144,7 +162,9 @@ impl Datasets {
         for holding in dying {
             let region = holding.live.first() == Some(&keys::TABLE_REGION);
             let value = if region {
-                store.get(&keys::history(&holding.live, holding.death))?
+                state
+                    .records()
+                    .get(&keys::history(&holding.live, holding.death))?
             } else {
                 None
             };
@@ -183,7 +203,6 @@ impl Datasets {
         else {
             return Ok(None);
         };
-        let store = &self.environment.store;
         let table = DATASET_TABLES
             .iter()
             .find(|table| cursor.first().is_none_or(|at| *table >= at));
@@ -193,7 +212,11 @@ impl Datasets {
         if let Some(table) = table {
             let (start, end) = keys::dataset_range(*table, dataset);
             let from = start.max(cursor);
-            let page = store.scan(&from, &end, records)?;
+            let page = self
+                .environment
+                .records()
+                .dataset(dataset)
+                .scan(&from, &end, records)?;
             let mut references = BTreeMap::new();
             for (key, value) in &page {
                 batch.delete(key.to_vec());
@@ -208,7 +231,7 @@ impl Datasets {
                 .into_iter()
                 .for_each(|(chunk, blocks)| batch.reference(chunk, blocks));
             cursor = match page.last() {
-                Some((last, _)) if page.len() == records => last.iter().copied().chain([0]).collect(),
+                Some((last, _)) if page.len() == records => after(last),
                 _ => vec![table + 1],
             };
         } else {
@@ -224,7 +247,7 @@ impl Datasets {
         } else {
             batch.put(keys::sweep(number), job.encode());
         }
-        store.commit(batch)?;
+        self.environment.store.commit(batch)?;
         Ok((!done).then_some(job))
     }
 
@@ -234,8 +257,7 @@ impl Datasets {
             *cursor = self.next_orphan()?;
         }
         let Some(at) = cursor else { return Ok(false) };
-        let state = self.state_by_number(at.dataset).filter(|state| !state.is_gone());
-        let Some(state) = state else {
+        let Some(state) = self.existing(at.dataset) else {
             *cursor = None;
             return Ok(true);
         };
@@ -290,7 +312,7 @@ impl Datasets {
                 }
             }
             match page.last() {
-                Some((last, _)) if page.len() == 64 => from = last.iter().copied().chain([0]).collect(),
+                Some((last, _)) if page.len() == 64 => from = after(last),
                 _ => return Ok(None),
             }
         }
@@ -305,16 +327,17 @@ impl Datasets {
         death: u64,
         records: usize,
     ) -> Result<bool, StoreError> {
-        let store = &self.environment.store;
         let dataset = at.dataset;
         let from = keys::region(dataset, at.number, 0).max(at.next.clone());
-        let page = store.scan(&from, &keys::region_end(dataset, at.number), records)?;
+        let page = state
+            .records()
+            .scan(&from, &keys::region_end(dataset, at.number), records)?;
         let regions_done = page.len() < records;
         let mut attributes = Vec::new();
         let mut done = regions_done;
         if regions_done && object != 0 {
             let (from, to) = keys::xattr_range(dataset, object);
-            attributes = store.scan(&from, &to, records)?;
+            attributes = state.records().scan(&from, &to, records)?;
             done = attributes.len() < records;
         }
         let _commit = state.commit_lock();
@@ -342,7 +365,7 @@ impl Datasets {
         }
         state.commit(batch)?;
         if let Some((last, _)) = page.last() {
-            at.next = last.iter().copied().chain([0]).collect();
+            at.next = after(last);
         }
         Ok(done)
     }

@@ -1,18 +1,22 @@
 //! `Environment`: what all datasets of a pool share: the store, the clock, the memory.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
 use terrace_cache::{
     Admitted, Budget, ChunkHeat, Foreground, Heat, ReadAhead, ReadCache, ReuseSampler, Visits,
 };
 use terrace_device::Clock;
-use terrace_store::Store;
+use terrace_store::{Reservation, Store};
 
-use super::{fragmented_regions::Fragments, room_source::RoomRequests, write_ahead_queue::AheadTotals};
-use crate::objects::{CacheShare, ObjectPins};
+use super::{
+    fragmented_regions::Fragments, front_ends::FrontEnds, room_source::RoomRequests,
+    write_ahead_queue::AheadTotals,
+};
+use crate::{
+    objects::{CacheShare, ObjectPins},
+    records::PoolRecords,
+    settings::DatasetError,
+};
 
 /// Memory budget when none is named, bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
@@ -41,10 +45,8 @@ pub struct Environment {
     pub visits: Visits,
     /// What is kept decoded of all datasets.
     pub caches: Arc<CacheShare>,
-    /// What front ends take for what they serve, bytes.
-    pub front_end_bytes: Arc<AtomicU64>,
     /// Mounts that are served from the budget.
-    pub front_ends: Arc<AtomicUsize>,
+    pub front_ends: Arc<FrontEnds>,
     /// User and group that own the root directory of a new filesystem: those who run the pool.
     pub owner: (u32, u32),
     /// Whether users do something.
@@ -84,7 +86,6 @@ impl Environment {
             chunk_heat,
             visits,
             caches,
-            front_end_bytes: Arc::default(),
             front_ends: Arc::default(),
             owner: (0, 0),
             foreground: Foreground::default(),
@@ -145,7 +146,7 @@ impl Environment {
     /// What is kept in memory of what datasets have and who uses it, bytes: objects, region records and names, heat, and what front
     /// ends keep.
     pub fn kept_bytes(&self) -> u64 {
-        self.caches.used_bytes() + self.heat_bytes() + self.front_end_bytes.load(Relaxed)
+        self.caches.used_bytes() + self.heat_bytes() + self.front_ends.bytes()
     }
 
     /// What says how often content is used, bytes.
@@ -165,6 +166,16 @@ impl Environment {
         self.heat.set_limit(warm_regions(&self.budget));
         self.size_caches();
         self.size_read_cache();
+    }
+
+    /// The records of all datasets.
+    pub(crate) fn records(&self) -> PoolRecords<'_> {
+        PoolRecords::of(self.store.as_ref())
+    }
+
+    /// Sets so much room aside, or tells what is missing: for what an administrator asks for. Holds no lock that a commit needs.
+    pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, DatasetError> {
+        self.room.set_aside(&self.store, bytes)
     }
 
     /// The time now.

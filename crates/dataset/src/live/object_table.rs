@@ -90,7 +90,7 @@ impl ObjectTable {
             .has_directories(self.dataset.number())
             && let Ok(object) = self.object(object)
         {
-            object.state.lock().found_in = directory;
+            object.state().found_in = directory;
         }
     }
 
@@ -157,7 +157,7 @@ impl ObjectTable {
     }
 
     pub(crate) fn parent_of(&self, directory: &Arc<Object>) -> u64 {
-        match directory.state.lock().inode.parent {
+        match directory.state().inode.parent {
             0 => directory.number,
             parent => parent,
         }

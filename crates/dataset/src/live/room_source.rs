@@ -3,11 +3,14 @@
 //! Invariant: who asks holds no lock that a commit needs.
 
 use std::sync::{
-    OnceLock, Weak,
+    Arc, OnceLock, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{dataset_state::DatasetState, reclaim_turns::ReclaimTurns};
+use terrace_store::{Reservation, Store};
+
+use super::dataset_state::DatasetState;
+use crate::{quota::set_aside_of, settings::DatasetError};
 
 /// Between two works in time, nanoseconds; unless so large a part of the working room was taken since the last one.
 const IN_TIME_REST: u64 = 200_000_000;
@@ -38,18 +41,12 @@ pub struct RoomRequests {
     asked_bytes: AtomicU64,
     /// What changes took of the reserve since there was room for them, in all datasets, bytes.
     of_reserve_bytes: AtomicU64,
-    turns: ReclaimTurns,
 }
 
 impl RoomRequests {
     /// From now on this one is asked.
     pub(crate) fn set_source(&self, source: Weak<dyn RoomSource>) {
         let _ = self.source.set(source);
-    }
-
-    /// Turns of those who reclaim.
-    pub(crate) fn turns(&self) -> &ReclaimTurns {
-        &self.turns
     }
 
     /// Whether it is time to reclaim before it must be, for one who asks for so many bytes and shares so much working room. It may be
@@ -83,6 +80,20 @@ impl RoomRequests {
             let promised = asking.usage().has_promise();
             source.make_room(promised.then_some(asking.number()), promised, bytes, enough);
         }
+    }
+
+    /// Sets so much aside, or tells what is missing: for what an administrator asks for.
+    pub(super) fn set_aside(&self, store: &Arc<dyn Store>, bytes: u64) -> Result<Reservation, DatasetError> {
+        let mut result = set_aside_of(store, bytes);
+        if let Err(DatasetError::NoRoom { .. }) = result
+            && let Some(source) = self.source.get().and_then(Weak::upgrade)
+        {
+            source.make_room(None, true, bytes, &mut || {
+                result = set_aside_of(store, bytes);
+                result.is_ok()
+            });
+        }
+        result
     }
 
     /// A change takes so many bytes of the reserve; how many all of them have taken since there was room.

@@ -39,7 +39,7 @@ impl AheadTotals {
     }
 
     /// Bytes that were written ahead and wait for a commit.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 }

@@ -80,7 +80,7 @@ impl Lifetimes {
     /// Keeps the object alive without a name.
     pub(crate) fn hold(&self, number: u64) -> Result<(), FsError> {
         let object = self.table.object(number)?;
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if state.freed {
             return Err(FsError::Stale);
         }
@@ -94,7 +94,7 @@ impl Lifetimes {
             return;
         };
         let _gate = self.epoch.enter();
-        let mut state = object.state.lock();
+        let mut state = object.state();
         state.opens = state.opens.saturating_sub(1);
         if state.opens == 0 && state.inode.links == 0 && !state.freed {
             self.epoch.charge_release(&mut state);
@@ -118,7 +118,7 @@ impl Lifetimes {
                 };
                 let _admitted = self.admission.admit_metadata_always(METADATA_BYTES)?;
                 let _gate = self.epoch.enter();
-                let mut state = object.state.lock();
+                let mut state = object.state();
                 if state.inode.links == 0 && state.opens == 0 && !state.freed {
                     state.orphan_recorded = true;
                     self.epoch.charge_release(&mut state);
@@ -140,7 +140,7 @@ impl Lifetimes {
         victim: &Arc<Object>,
         now: crate::records::Time,
     ) -> Attributes {
-        let mut state = victim.state.lock();
+        let mut state = victim.state();
         state.inode.links = if victim.kind == FileKind::Directory {
             0
         } else {

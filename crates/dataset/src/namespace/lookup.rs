@@ -46,7 +46,7 @@ impl Directories {
     pub(crate) fn find(&self, directory: &Arc<Object>, name: &[u8]) -> Result<Option<Target>, FsError> {
         let hash = keys::entry_hash(name);
         let (version, small) = {
-            let state = directory.state.lock();
+            let state = directory.state();
             let Some(entries) = &state.entries else {
                 return Err(FsError::NotDirectory);
             };
@@ -57,7 +57,7 @@ impl Directories {
             }
         };
         if small && self.read_all(directory)? {
-            let state = directory.state.lock();
+            let state = directory.state();
             if let Some(entries) = &state.entries {
                 match entries.find(hash, name) {
                     Found::Target(target) => return Ok(Some(target)),
@@ -71,7 +71,7 @@ impl Directories {
             return Ok(None);
         };
         let (birth, target) = decode_entry(&value)?;
-        let mut state = directory.state.lock();
+        let mut state = directory.state();
         if let Some(entries) = &mut state.entries
             && entries.version == version
         {
@@ -92,7 +92,7 @@ impl Directories {
     /// Brings all names of a directory into RAM, if there is room. Whether they are.
     fn read_all(&self, directory: &Arc<Object>) -> Result<bool, FsError> {
         let version = {
-            let state = directory.state.lock();
+            let state = directory.state();
             let Some(entries) = &state.entries else {
                 return Err(FsError::NotDirectory);
             };
@@ -132,7 +132,7 @@ impl Directories {
                 _ => break,
             }
         }
-        let mut state = directory.state.lock();
+        let mut state = directory.state();
         let Some(entries) = &mut state.entries else {
             return Ok(false);
         };
@@ -151,7 +151,7 @@ impl Directories {
     /// `stat`.
     pub(crate) fn attributes_of(&self, number: u64) -> Result<Attributes, FsError> {
         let object = self.table.object(number)?;
-        let state = object.state.lock();
+        let state = object.state();
         if state.freed {
             Err(FsError::Stale)
         } else {
@@ -201,7 +201,7 @@ impl Directories {
         let mut cached = Vec::new();
         let mut cached_to = u64::MAX;
         {
-            let state = directory.state.lock();
+            let state = directory.state();
             let Some(entries) = &state.entries else {
                 return Err(FsError::NotDirectory);
             };

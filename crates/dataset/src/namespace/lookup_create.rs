@@ -132,7 +132,7 @@ impl Namespace {
         let _admitted = self.admission.throttle(METADATA_BYTES)?;
         self.admission.take_metadata(2)?;
         let attributes = {
-            let _names = directory.inode_lock.write();
+            let _names = directory.lock_inode();
             let exists = self.directories.find(&directory, name)?.is_some();
             if exists {
                 self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
@@ -143,7 +143,7 @@ impl Namespace {
             let object = self.prepare(context, &directory, new)?;
             let key = NameKey::new(name);
             let _gate = self.epoch.enter();
-            let mut state = directory.state.lock();
+            let mut state = directory.state();
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
             }
@@ -152,7 +152,7 @@ impl Namespace {
                 return Err(FsError::TooManyLinks);
             }
             let attributes = {
-                let mut made = object.state.lock();
+                let mut made = object.state();
                 made.inode.links = if new.kind == FileKind::Directory { 2 } else { 1 };
                 self.epoch.mark_inode(&object, &mut made);
                 made.attributes(object.number)
@@ -189,7 +189,7 @@ impl Namespace {
             return Err(FsError::NameTooLong);
         }
         let inherits =
-            new.kind != FileKind::SymbolicLink && directory.state.lock().inode.flags & HAS_DEFAULT_ACL != 0;
+            new.kind != FileKind::SymbolicLink && directory.state().inode.flags & HAS_DEFAULT_ACL != 0;
         let default = if inherits {
             self.xattrs.xattr(directory, DEFAULT_NAME)?
         } else {
@@ -201,7 +201,7 @@ impl Namespace {
             None => (new.mode & 0o7777 & !context.umask, None),
         };
         let (gid, mode, flags) = {
-            let directory = &directory.state.lock().inode;
+            let directory = &directory.state().inode;
             let (gid, mode) = permission::inherit(context, directory, new.kind, mode);
             (gid, mode, file_flags::inherited(directory))
         };
@@ -216,9 +216,9 @@ impl Namespace {
         let number = self.dataset.next_object();
         inode.body = number;
         let object = Object::fresh(number, inode, self.table.name_count());
-        object.state.lock().found_in = directory.number;
+        object.state().found_in = directory.number;
         if default.is_some() {
-            let mut state = object.state.lock();
+            let mut state = object.state();
             if let Some(access) = access {
                 put_xattr(&mut state, ACCESS_NAME, Some(access.encode().into()));
             }
@@ -240,7 +240,7 @@ impl Namespace {
         let directory = self.table.directory(directory)?;
         self.xattrs
             .check(context, &directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
-        file_flags::may_gain_names(&directory.state.lock().inode)?;
+        file_flags::may_gain_names(&directory.state().inode)?;
         self.admission.take_metadata(2)?;
         let new = NewObject {
             kind: FileKind::File,
@@ -251,7 +251,7 @@ impl Namespace {
         let object = self.prepare(context, &directory, &new)?;
         let attributes = {
             let _gate = self.epoch.enter();
-            let mut state = object.state.lock();
+            let mut state = object.state();
             state.opens = 1;
             self.epoch.mark_inode(&object, &mut state);
             self.table.insert(object.clone());
@@ -278,7 +278,7 @@ impl Namespace {
         let directory = self.table.directory(directory)?;
         self.admission.take_metadata(2)?;
         let attributes = {
-            let _names = directory.inode_lock.write();
+            let _names = directory.lock_inode();
             if self.directories.find(&directory, name)?.is_some() {
                 return Err(FsError::Exists);
             }
@@ -287,12 +287,12 @@ impl Namespace {
             let key = NameKey::new(name);
             let now = self.dataset.now();
             let _gate = self.epoch.enter();
-            let mut state = directory.state.lock();
+            let mut state = directory.state();
             if state.inode.links == 0 {
                 return Err(FsError::NotFound);
             }
             let attributes = {
-                let mut linked = object.state.lock();
+                let mut linked = object.state();
                 if linked.freed {
                     return Err(FsError::NotFound);
                 }

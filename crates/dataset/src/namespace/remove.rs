@@ -34,7 +34,7 @@ impl Namespace {
         self.admission
             .take_metadata_to_remove(1, OfReserve::Removals, &is_young)?;
         let attributes = {
-            let _names = directory.inode_lock.write();
+            let _names = directory.lock_inode();
             self.xattrs.check(context, &directory, ACCESS_EXECUTE)?;
             let target = self
                 .directories
@@ -48,7 +48,7 @@ impl Namespace {
             let now = self.dataset.now();
             let _gate = self.epoch.enter();
             {
-                let mut state = directory.state.lock();
+                let mut state = directory.state();
                 if let Some(entries) = &mut state.entries {
                     entries.change(key, None, Old::Unknown);
                 }
@@ -82,11 +82,11 @@ impl Namespace {
         self.xattrs
             .check(context, directory, ACCESS_WRITE | ACCESS_EXECUTE)?;
         let victim = self.table.object(target.object)?;
-        file_flags::may_lose_names(&directory.state.lock().inode)?;
-        file_flags::may_change(&victim.state.lock().inode)?;
+        file_flags::may_lose_names(&directory.state().inode)?;
+        file_flags::may_change(&victim.state().inode)?;
         if !context.trusted {
-            let uid = victim.state.lock().inode.uid;
-            permission::check_sticky(context, &directory.state.lock().inode, uid)?;
+            let uid = victim.state().inode.uid;
+            permission::check_sticky(context, &directory.state().inode, uid)?;
         }
         Ok(victim)
     }
@@ -128,14 +128,14 @@ impl Namespace {
                 continue;
             }
             self.victim(context, &directory, target)?;
-            if victim.state.lock().inode.size > 0 {
+            if victim.state().inode.size > 0 {
                 return Err(FsError::NotEmpty);
             }
             let key = NameKey::new(name);
             let now = self.dataset.now();
             let _gate = self.epoch.enter();
             {
-                let mut state = directory.state.lock();
+                let mut state = directory.state();
                 if let Some(entries) = &mut state.entries {
                     entries.change(key, None, Old::Unknown);
                 }

@@ -40,8 +40,8 @@ impl<'a> Both<'a> {
             false => (other, one),
         };
         Self {
-            first: first.state.lock(),
-            second: (first.number != second.number).then(|| (second.number, second.state.lock())),
+            first: first.state(),
+            second: (first.number != second.number).then(|| (second.number, second.state())),
         }
     }
 
@@ -194,7 +194,7 @@ impl Namespace {
             ) {
                 (true, false) => return Err(FsError::NotDirectory),
                 (false, true) => return Err(FsError::IsDirectory),
-                (true, true) if other.state.lock().inode.size > 0 => return Err(FsError::NotEmpty),
+                (true, true) if other.state().inode.size > 0 => return Err(FsError::NotEmpty),
                 _ => {}
             }
         }
@@ -269,7 +269,7 @@ impl Namespace {
 
     /// Has the object that takes the place of the old name. The gate is held.
     fn place_whiteout(&self, whiteout: &Arc<Object>) -> Target {
-        let mut state = whiteout.state.lock();
+        let mut state = whiteout.state();
         state.inode.links = 1;
         self.epoch.mark_inode(whiteout, &mut state);
         self.table.insert(whiteout.clone());
@@ -315,7 +315,7 @@ impl Namespace {
     }
 
     fn moved_to(&self, object: &Arc<Object>, directory: u64, now: crate::records::Time) {
-        let mut state = object.state.lock();
+        let mut state = object.state();
         state.inode.changed = now;
         state.found_in = directory;
         if object.kind == FileKind::Directory {

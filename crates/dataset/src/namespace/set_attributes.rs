@@ -24,12 +24,12 @@ impl Namespace {
     ) -> Result<Attributes, FsError> {
         self.dataset.writable()?;
         let object = self.table.object(object)?;
-        let loads = object.state.lock().inode.flags & (HAS_ACL | HAS_CAPABILITY) != 0;
+        let loads = object.state().inode.flags & (HAS_ACL | HAS_CAPABILITY) != 0;
         if loads {
             self.xattrs.load_xattrs(&object)?;
         }
         // To the size that it has, too: what is preallocated behind the end comes back.
-        let is_cut = |size: u64| size <= object.state.lock().inode.size;
+        let is_cut = |size: u64| size <= object.state().inode.size;
         match change.size.is_some_and(is_cut) {
             true => {
                 let is_young = || self.lifetimes.is_young(&object);
@@ -39,7 +39,7 @@ impl Namespace {
             false => self.admission.take_metadata_always(1, OfReserve::Changes)?,
         }
         let attributes = {
-            let _inode = object.inode_lock.write();
+            let _inode = object.lock_inode();
             self.check_change(context, &object, change)?;
             let now = self.dataset.now();
             let mut apply = |state: &mut State| apply(context, state, change, now);
@@ -47,7 +47,7 @@ impl Namespace {
                 Some(size) => self.writer.truncate_object(&object, size, &mut apply)?,
                 None => self.change_inode(&object, &mut apply)?,
             }
-            object.state.lock().attributes(object.number)
+            object.state().attributes(object.number)
         };
         self.commits.settle()?;
         Ok(attributes)
@@ -55,7 +55,7 @@ impl Namespace {
 
     /// The flags of an object.
     pub(crate) fn file_flags(&self, object: u64) -> Result<FileFlags, FsError> {
-        Ok(FileFlags::of(&self.table.object(object)?.state.lock().inode))
+        Ok(FileFlags::of(&self.table.object(object)?.state().inode))
     }
 
     /// Sets them all. Who may change which (CAP_LINUX_IMMUTABLE) is known where the caller is: here, user 0.
@@ -72,9 +72,9 @@ impl Namespace {
         }
         self.admission.take_metadata_always(1, OfReserve::Changes)?;
         {
-            let _inode = object.inode_lock.write();
+            let _inode = object.lock_inode();
             {
-                let state = object.state.lock();
+                let state = object.state();
                 permission::check_owner(context, &state.inode)?;
                 let is_protection = flags.protects_otherwise(&state.inode);
                 if is_protection && !context.trusted && !context.is_root() {
@@ -98,7 +98,7 @@ impl Namespace {
         }
         let now = self.dataset.now();
         let _gate = self.epoch.enter();
-        let mut state = object.state.lock();
+        let mut state = object.state();
         let inode = &state.inode;
         let old = inode.accessed <= inode.modified
             || inode.accessed <= inode.changed
@@ -130,8 +130,8 @@ impl Namespace {
         self.admission.take_metadata(2)?;
         let copied = {
             let _inodes = lock_all(&[&source, &target]);
-            file_flags::may_change(&target.state.lock().inode)?;
-            let size = source.state.lock().inode.size;
+            file_flags::may_change(&target.state().inode)?;
+            let size = source.state().inode.size;
             let length = length.min(size.saturating_sub(from_offset));
             let end = to_offset
                 .checked_add(length)
@@ -164,7 +164,7 @@ impl Namespace {
         apply: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
         let _gate = self.epoch.enter();
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if state.freed {
             return Err(FsError::Stale);
         }
@@ -180,7 +180,7 @@ impl Namespace {
         change: &SetAttributes,
     ) -> Result<(), FsError> {
         {
-            let inode = &object.state.lock().inode;
+            let inode = &object.state().inode;
             let to = |time: &Option<SetTime>| matches!(time, Some(SetTime::To(_)));
             let only_now = change.mode.is_none()
                 && change.uid.is_none()
@@ -210,7 +210,7 @@ impl Namespace {
             return Ok(());
         }
         let owner = {
-            let state = object.state.lock();
+            let state = object.state();
             let inode = &state.inode;
             let owner = context.uid == inode.uid;
             if change.mode.is_some() && !owner {

@@ -55,7 +55,7 @@ impl ExtendedAttributes {
     pub(crate) fn load_xattrs(&self, object: &Arc<Object>) -> Result<(), FsError> {
         loop {
             {
-                let mut state = object.state.lock();
+                let mut state = object.state();
                 if state.xattrs.is_some() {
                     return Ok(());
                 }
@@ -76,7 +76,7 @@ impl ExtendedAttributes {
                 from = key.to_vec();
                 from.push(0);
             }
-            let mut state = object.state.lock();
+            let mut state = object.state();
             // Attributes in RAM are never dropped while the object is used, so nothing changed them meanwhile.
             if state.xattrs.is_none() {
                 state.xattrs = Some(Box::new(loaded));
@@ -87,7 +87,7 @@ impl ExtendedAttributes {
     /// The value of an attribute, without any check.
     pub(crate) fn xattr(&self, object: &Arc<Object>, name: &[u8]) -> Result<Option<Arc<[u8]>>, FsError> {
         {
-            let state = object.state.lock();
+            let state = object.state();
             if state.inode.flags & HAS_XATTRS == 0 {
                 return Ok(None);
             }
@@ -96,7 +96,7 @@ impl ExtendedAttributes {
             }
         }
         self.load_xattrs(object)?;
-        Ok(value_of(&object.state.lock(), name))
+        Ok(value_of(&object.state(), name))
     }
 
     /// Whether the caller may do `mask` (ACCESS_*).
@@ -104,13 +104,13 @@ impl ExtendedAttributes {
         if context.trusted {
             return Ok(());
         }
-        let flags = object.state.lock().inode.flags;
+        let flags = object.state().inode.flags;
         let acl = if flags & HAS_ACL != 0 {
             self.xattr(object, ACCESS_NAME)?
         } else {
             None
         };
-        let state = object.state.lock();
+        let state = object.state();
         permission::check(context, &state.inode, acl.as_deref(), mask)
     }
 
@@ -124,7 +124,7 @@ impl ExtendedAttributes {
     pub(crate) fn list_xattrs(&self, object: u64) -> Result<Vec<Vec<u8>>, FsError> {
         let object = self.table.object(object)?;
         self.load_xattrs(&object)?;
-        let state = object.state.lock();
+        let state = object.state();
         let Some(xattrs) = &state.xattrs else {
             return Ok(Vec::new());
         };
@@ -146,12 +146,12 @@ impl ExtendedAttributes {
         if is_acl && object.kind == FileKind::SymbolicLink {
             return Err(FsError::NotSupported);
         }
-        file_flags::may_change(&object.state.lock().inode)?;
+        file_flags::may_change(&object.state().inode)?;
         if context.trusted {
             return Ok(());
         }
         if is_acl {
-            return permission::check_owner(context, &object.state.lock().inode);
+            return permission::check_owner(context, &object.state().inode);
         }
         if !name.starts_with(b"user.") {
             return if context.is_root() {
@@ -164,7 +164,7 @@ impl ExtendedAttributes {
             return Err(FsError::NotPermitted);
         }
         self.check(context, object, ACCESS_WRITE)?;
-        let state = object.state.lock();
+        let state = object.state();
         if object.kind == FileKind::Directory && state.inode.mode & permission::STICKY != 0 {
             permission::check_owner(context, &state.inode)?;
         }
@@ -220,10 +220,10 @@ impl ExtendedAttributes {
         self.load_xattrs(&object)?;
         self.admission.take_metadata(2 + value.len() as u64 / 512)?;
         {
-            let _inode = object.inode_lock.write();
+            let _inode = object.lock_inode();
             let now = self.dataset.now();
             let _gate = self.epoch.enter();
-            let mut state = object.state.lock();
+            let mut state = object.state();
             if state.freed {
                 return Err(FsError::Stale);
             }
@@ -261,10 +261,10 @@ impl ExtendedAttributes {
         self.check_xattr(context, &object, name)?;
         self.load_xattrs(&object)?;
         {
-            let _inode = object.inode_lock.write();
+            let _inode = object.lock_inode();
             let now = self.dataset.now();
             let _gate = self.epoch.enter();
-            let mut state = object.state.lock();
+            let mut state = object.state();
             if value_of(&state, name).is_none() {
                 return Err(FsError::NoAttribute);
             }

@@ -93,7 +93,7 @@ impl Evicts for Names {
         }
         self.objects.for_each(|object| {
             // One who works on it needs its names.
-            if let Some(mut state) = object.state.try_lock()
+            if let Some(mut state) = object.try_state()
                 && let Some(entries) = &mut state.entries
             {
                 entries.shrink();

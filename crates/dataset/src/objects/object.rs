@@ -15,7 +15,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-use terrace_sync::{Mutex, RwLock, rank};
+use terrace_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 /// What changes.
 pub(crate) struct State {
@@ -119,12 +119,32 @@ impl State {
 pub(crate) struct Object {
     pub(crate) number: u64,
     pub(crate) kind: FileKind,
-    pub(crate) inode_lock: RwLock<(), rank::dataset::Inode>,
-    pub(crate) state: Mutex<State, rank::dataset::Object>,
+    inode_lock: RwLock<(), rank::dataset::Inode>,
+    state: Mutex<State, rank::dataset::Object>,
 }
 
 impl Object {
-    fn state(inode: InodeRecord, recorded: Old, names: &Arc<NameCount>) -> State {
+    /// Its state, locked: briefly, and never across I/O.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State, rank::dataset::Object> {
+        self.state.lock()
+    }
+
+    /// The same, if nobody has it.
+    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, State, rank::dataset::Object>> {
+        self.state.try_lock()
+    }
+
+    /// Orders a change of it; may be held across I/O.
+    pub(crate) fn lock_inode(&self) -> RwLockWriteGuard<'_, (), rank::dataset::Inode> {
+        self.inode_lock.write()
+    }
+
+    /// The same beside others who do.
+    pub(crate) fn lock_inode_shared(&self) -> RwLockReadGuard<'_, (), rank::dataset::Inode> {
+        self.inode_lock.read()
+    }
+
+    fn initial(inode: InodeRecord, recorded: Old, names: &Arc<NameCount>) -> State {
         let fresh = recorded == Old::Absent;
         State {
             recorded_preallocated: inode.preallocated.clone(),
@@ -159,7 +179,7 @@ impl Object {
     /// One that was just made and must be put in the dirty list; its names count in `names`, if it has any.
     pub(crate) fn fresh(number: u64, inode: InodeRecord, names: &Arc<NameCount>) -> Arc<Self> {
         let kind = inode.kind;
-        let state = Mutex::new(Self::state(inode, Old::Absent, names));
+        let state = Mutex::new(Self::initial(inode, Old::Absent, names));
         Arc::new(Self {
             number,
             kind,
@@ -172,7 +192,7 @@ impl Object {
     pub(crate) fn loaded(number: u64, inode: InodeRecord, birth: u64, names: &Arc<NameCount>) -> Arc<Self> {
         let kind = inode.kind;
         let orphan = inode.links == 0;
-        let mut state = Self::state(inode, Old::Born(birth), names);
+        let mut state = Self::initial(inode, Old::Born(birth), names);
         state.orphan_recorded = orphan;
         Arc::new(Self {
             number,
@@ -192,7 +212,7 @@ impl Cached for Object {
     }
 
     fn evictable(&self) -> bool {
-        match self.state.try_lock() {
+        match self.try_state() {
             Some(state) => state.opens == 0 && !state.in_flight && !state.listed && !state.is_dirty(),
             None => false,
         }
@@ -202,12 +222,9 @@ impl Cached for Object {
 /// Locks the inode locks of several objects, each once, in the order of their numbers.
 pub(crate) fn lock_all<'a>(
     objects: &[&'a Arc<Object>],
-) -> Vec<terrace_sync::RwLockWriteGuard<'a, (), rank::dataset::Inode>> {
+) -> Vec<RwLockWriteGuard<'a, (), rank::dataset::Inode>> {
     let mut sorted: Vec<&Arc<Object>> = objects.to_vec();
     sorted.sort_by_key(|object| object.number);
     sorted.dedup_by_key(|object| object.number);
-    sorted
-        .into_iter()
-        .map(|object| object.inode_lock.write())
-        .collect()
+    sorted.into_iter().map(|object| object.lock_inode()).collect()
 }

@@ -32,7 +32,7 @@ impl Extents {
 
     pub(crate) fn is_hole(&self, object: &Arc<Object>, block: u64) -> Result<bool, FsError> {
         let body = {
-            let state = object.state.lock();
+            let state = object.state();
             match look(&state, block) {
                 Look::Ram => return Ok(false),
                 Look::Void => return Ok(true),
@@ -54,7 +54,7 @@ impl Extents {
         offset: u64,
         target: SeekTarget,
     ) -> Result<u64, FsError> {
-        let size = object.state.lock().inode.size;
+        let size = object.state().inode.size;
         if offset >= size {
             return Err(FsError::NoData);
         }
@@ -97,7 +97,7 @@ impl Extents {
         let mut mapped = [false; PER_REGION as usize];
         let mut below = Vec::new();
         let body = {
-            let state = object.state.lock();
+            let state = object.state();
             for at in 0..PER_REGION {
                 match look(&state, region * PER_REGION + at) {
                     Look::Ram | Look::Source(Source::Chunk { .. }) => mapped[at as usize] = true,
@@ -126,7 +126,7 @@ impl Extents {
         to: u64,
     ) -> Result<Option<u64>, FsError> {
         let (live, frozen, body) = {
-            let state = object.state.lock();
+            let state = object.state();
             let frozen = state.frozen.as_ref().and_then(|layer| layer.next_region(from));
             (state.data.next_region(from), frozen, state.inode.body)
         };
@@ -160,7 +160,7 @@ impl Extents {
         let mut record = RegionRecord::new();
         let mut below = Vec::new();
         let body = {
-            let state = object.state.lock();
+            let state = object.state();
             for block in from..to {
                 let at = (block % PER_REGION) as u32;
                 match look(&state, block) {
@@ -192,7 +192,7 @@ impl Extents {
         if !matches!(object.kind, FileKind::File | FileKind::Volume) {
             return Ok(Vec::new());
         }
-        let body = object.state.lock().inode.body;
+        let body = object.state().inode.body;
         let cached = self.table.region(body, region)?;
         let mut chunks: Vec<ChunkId> = cached
             .record
@@ -211,7 +211,7 @@ impl Extents {
         let mapped: usize = regions
             .filter_map(|region| {
                 let mapped = self.mapped_blocks(object, region).ok()?;
-                let state = object.state.lock();
+                let state = object.state();
                 let blocks = mapped.iter().zip(region * PER_REGION..);
                 let clean = blocks.filter(|(mapped, block)| {
                     **mapped && (first..last).contains(block) && !state.data.is_dirty(*block)

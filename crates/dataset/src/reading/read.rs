@@ -165,7 +165,7 @@ impl ContentReader {
         let mut wanted = Vec::new();
         let (served, stretch) = self.stretch();
         let (length, sequential, ahead, (amount, is_noted), body, size) = {
-            let mut state = object.state.lock();
+            let mut state = object.state();
             if state.freed {
                 return Err(FsError::Stale.into());
             }

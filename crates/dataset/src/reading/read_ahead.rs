@@ -77,7 +77,7 @@ impl ContentReader {
             }
             // Where chunks are many, or nothing was lacking, the stretch that was announced is not all fetched.
             if reached < ahead.end {
-                let mut state = object.state.lock();
+                let mut state = object.state();
                 if state.ahead_to == ahead.end {
                     state.ahead_to = reached;
                 }

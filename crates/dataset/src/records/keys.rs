@@ -340,6 +340,13 @@ pub fn held(dataset: u32, checkpoint: u64) -> Vec<u8> {
     KeyWriter::table(TABLE_HELD).u32(dataset).u64(checkpoint).finish()
 }
 
+/// Dataset and checkpoint of the held checkpoint at `key`.
+pub fn parse_held(key: &[u8]) -> Result<(u32, u64), DecodeError> {
+    let mut reader = Reader::new(key);
+    reader.u8("table")?;
+    Ok((reader.key_u32("dataset")?, reader.key_u64("checkpoint")?))
+}
+
 /// Key of a sweep job.
 pub fn sweep(job: u64) -> Vec<u8> {
     KeyWriter::table(TABLE_SWEEP).u64(job).finish()

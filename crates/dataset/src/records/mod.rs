@@ -26,6 +26,6 @@ pub use versioned_batch::{CounterChange, Old, Versioned, VersionedBatch, join_va
 pub(crate) use dataset_record::PROPERTIES_MAX;
 pub(crate) use held::TEXT_BYTES_MAX;
 pub(crate) use inode::FILE_BYTES_MAX;
-pub(crate) use read::{Records, for_each, for_range};
+pub(crate) use read::{PoolRecords, Records};
 pub(crate) use sweep_job::{DATASET_TABLES, Job, OrphanCursor, Recount, SweepJobs};
-pub(crate) use versioned_batch::damaged;
+pub(crate) use versioned_batch::{after, damaged};

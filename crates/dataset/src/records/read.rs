@@ -1,16 +1,19 @@
 //! Reading records: of a dataset ([`Records`]), as they are now and as they were in a held checkpoint; of a table or a range, whose ever
-//! they are.
+//! they are ([`PoolRecords`]).
 //!
-//! Invariant: all that is read of what a dataset has is read through [`Records`]. What walks over the records as they lie (the sweep, the
-//! check, the look for dead blocks) and what moves them to history reads the store itself.
+//! Invariant: outside this folder all records are read through these two. The check, the look for dead blocks and the opening of a pool
+//! walk over the records of all datasets as they lie; all others know of which dataset they read.
 
 use super::{
+    counters::Counters,
+    dataset_record::DatasetRecord,
+    held::{Held, HeldRecord},
     inode::InodeRecord,
     region::RegionRecord,
     versioned_batch::{Versioned, after, damaged, split_value, version_after},
 };
 use crate::records::keys;
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use terrace_codec::{DecodeError, KeyWriter};
@@ -43,6 +46,25 @@ impl<'a> Records<'a> {
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
         self.expect_own(from);
         self.store.scan(from, to, limit)
+    }
+
+    /// Its counters, if it has any.
+    pub(crate) fn counters(&self) -> Result<Option<Counters>, StoreError> {
+        let value = self.get(&keys::counters(self.dataset))?;
+        let decoded = value.map(|value| Counters::decode(&value)).transpose();
+        decoded.map_err(|cause| damaged("a dataset's counters", &cause))
+    }
+
+    /// Its held checkpoints.
+    pub(crate) fn held(&self) -> Result<Held, StoreError> {
+        let mut held = Held::default();
+        let (from, to) = keys::dataset_range(keys::TABLE_HELD, self.dataset);
+        PoolRecords::of(self.store).for_range(from, &to, |key, value| {
+            let (_, checkpoint) = keys::parse_held(key)?;
+            held.insert(checkpoint, HeldRecord::decode(value)?);
+            Ok(())
+        })?;
+        Ok(held)
     }
 
     /// A region; `None` if it is all holes.
@@ -112,35 +134,79 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Calls `visit` for each record of a table, in pages.
-pub(crate) fn for_each(
-    store: &Arc<dyn Store>,
-    table: u8,
-    visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
-) -> Result<(), StoreError> {
-    let (from, to) = keys::table_range(table);
-    for_range(store, from, &to, visit)
+/// The records of all datasets and of the pool itself, as they lie.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolRecords<'a> {
+    store: &'a dyn Store,
 }
 
-/// Calls `visit` for each record of a range, in pages.
-pub(crate) fn for_range(
-    store: &Arc<dyn Store>,
-    mut from: Vec<u8>,
-    to: &[u8],
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
-) -> Result<(), StoreError> {
-    const PAGE: usize = 1000;
-    loop {
-        let page = store.scan(&from, to, PAGE)?;
-        for (key, value) in &page {
-            visit(key, value).map_err(|cause| damaged("a dataset's record", &cause))?;
-        }
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE => {
-                from = last.to_vec();
-                from.push(0);
+impl<'a> PoolRecords<'a> {
+    pub(crate) fn of(store: &'a dyn Store) -> Self {
+        Self { store }
+    }
+
+    /// All datasets, by number.
+    pub(crate) fn datasets(&self) -> Result<Vec<(u32, DatasetRecord)>, StoreError> {
+        let mut datasets = Vec::new();
+        self.for_each(keys::TABLE_DATASET, |key, value| {
+            datasets.push((keys::dataset_of(key)?, DatasetRecord::decode(value)?));
+            Ok(())
+        })?;
+        Ok(datasets)
+    }
+
+    /// Those of one dataset.
+    pub(crate) fn dataset(&self, number: u32) -> Records<'a> {
+        Records::of(self.store, number)
+    }
+
+    /// The record with this key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.store.get(key)
+    }
+
+    /// The records with these keys.
+    pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.store.get_many(keys)
+    }
+
+    /// Those with `from <= key < to`, ascending, at most `limit`.
+    pub(crate) fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.store.scan(from, to, limit)
+    }
+
+    /// Calls `visit` for each record of a table, in pages.
+    pub(crate) fn for_each(
+        &self,
+        table: u8,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), StoreError> {
+        let (from, to) = keys::table_range(table);
+        self.for_range(from, &to, visit)
+    }
+
+    /// Calls `visit` for each record of a range, in pages.
+    pub(crate) fn for_range(
+        &self,
+        mut from: Vec<u8>,
+        to: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), DecodeError>,
+    ) -> Result<(), StoreError> {
+        const PAGE: usize = 1000;
+        loop {
+            let page = self.scan(&from, to, PAGE)?;
+            for (key, value) in &page {
+                visit(key, value).map_err(|cause| damaged("a dataset's record", &cause))?;
             }
-            _ => return Ok(()),
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => from = after(last),
+                _ => return Ok(()),
+            }
         }
     }
 }

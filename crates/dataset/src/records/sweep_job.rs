@@ -6,7 +6,7 @@ use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::{KEY_BYTES_MAX, Store, StoreError};
 use terrace_sync::{Mutex, MutexGuard, rank};
 
-use super::read::for_each;
+use super::read::PoolRecords;
 use crate::records::keys;
 
 /// One thing to free.
@@ -143,7 +143,7 @@ pub(crate) struct SweepJobs {
 impl SweepJobs {
     pub(crate) fn open(store: &Arc<dyn Store>) -> Result<Self, StoreError> {
         let mut jobs = BTreeMap::new();
-        for_each(store, keys::TABLE_SWEEP, |key, value| {
+        PoolRecords::of(store.as_ref()).for_each(keys::TABLE_SWEEP, |key, value| {
             let mut reader = Reader::new(key);
             reader.u8("table")?;
             jobs.insert(reader.key_u64("job")?, Job::decode(value)?);
@@ -181,11 +181,6 @@ impl SweepJobs {
             }),
             _ => None,
         })
-    }
-
-    /// Destroyed snapshots and datasets that are not freed yet.
-    pub(crate) fn len(&self) -> usize {
-        self.jobs.lock().len()
     }
 
     /// Content of destroyed datasets that is not freed yet, bytes.

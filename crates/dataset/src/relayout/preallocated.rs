@@ -13,7 +13,7 @@ impl Relayouter {
     /// What an object has preallocated as of the newest commit, as it counts after the newest snapshot.
     fn counted(&self, number: u64) -> Result<Option<Preallocated>, FsError> {
         let object = self.table.object(number)?;
-        let mut counted = match &object.state.lock().recorded_preallocated {
+        let mut counted = match &object.state().recorded_preallocated {
             Some(recorded) => Preallocated::clone(recorded),
             None => return Ok(None),
         };

@@ -1,4 +1,4 @@
-//! Room where small writes land, before a commit takes it: blocks that were written over in chunks of which others live.
+//! `LandingCleaner`: room where small writes land, before a commit takes it: blocks that were written over in chunks of which others live.
 //!
 //! Who overwrites at random what lies in long chunks leaves dead blocks in each of them. On a tier that the hot content fills to a
 //! good half they are all the room that there is, and come back only when the rest of their chunk is written anew
@@ -16,15 +16,20 @@
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use terrace_store::{StoreError, TierUsage};
+use terrace_sync::{Mutex, rank};
 
 use crate::{
-    admin::Datasets,
-    live::{Fragment, WHOLE_PART},
+    live::{Environment, Fragment, WHOLE_PART},
     posix::FsError,
     records::REGION_BYTES,
+    registry::Registry,
     relayout::{Cut, Layout, Relaid},
 };
 
@@ -51,25 +56,40 @@ struct Cleared {
     looked: Vec<bool>,
 }
 
-impl Datasets {
+/// See the module.
+pub(super) struct LandingCleaner {
+    environment: Arc<Environment>,
+    registry: Arc<Registry>,
+    /// What was brought back beyond what the commits so far were to have, bytes; held by who clears. Taken first of all.
+    beyond: Mutex<u64, rank::dataset::LandingTurn>,
+    /// Until when nothing is looked at, nanoseconds.
+    rests_until: AtomicU64,
+}
+
+impl LandingCleaner {
+    pub(super) fn new(environment: &Arc<Environment>, registry: &Arc<Registry>) -> Self {
+        Self {
+            environment: environment.clone(),
+            registry: registry.clone(),
+            beyond: Mutex::default(),
+            rests_until: AtomicU64::default(),
+        }
+    }
+
     /// Sees to it that what is dirty finds room where it lands, for a commit of about so many bytes. No lock is held.
-    pub(super) fn clear_landing_tier(&self, bytes: u64) {
-        let environment = &self.environment;
-        let turns = environment.room.turns();
-        let rests = || turns.landing_rests(environment.clock.monotonic_nanoseconds());
+    pub(super) fn clear_for(&self, bytes: u64) {
+        let now = || self.environment.clock.monotonic_nanoseconds();
+        let rests = || now() < self.rests_until.load(Relaxed);
         if rests() || self.short_tier(PARTS[0].1).is_none() {
             return;
         }
-        let mut beyond = turns.landing();
+        let mut beyond = self.beyond.lock();
         if rests() {
             return;
         }
         match self.clear(bytes.saturating_mul(AHEAD), &mut beyond) {
             Ok(true) => {}
-            Ok(false) => {
-                let now = environment.clock.monotonic_nanoseconds();
-                turns.rest_landing(now + REST);
-            }
+            Ok(false) => self.rests_until.store(now() + REST, Relaxed),
             Err(error) => tracing::debug!(%error, "no room could be made where small writes land"),
         }
     }
@@ -151,7 +171,7 @@ impl Datasets {
             true => Cut::Survivors,
             false => Cut::ForRoom,
         };
-        let results = self.relayout(&fragments, cut, &wanted, REGION_BYTES);
+        let results = self.registry.relayout(&fragments, cut, &wanted, REGION_BYTES);
         let (mut won, mut written, mut looked) = (0, 0, Vec::with_capacity(taken.len()));
         for (fragment, result) in fragments.iter().zip(results) {
             looked.push(match result {

@@ -1,4 +1,4 @@
-//! `Relief`: room for those who find none, from what the datasets of the pool have given up and the store does not know of, or
+//! `SpaceReclaimer`: room for those who find none, from what the datasets of the pool have given up and the store does not know of, or
 //! cannot bring back by itself: deletions that wait for a commit, what is left to the sweep, blocks that were written over in
 //! chunks of which others live.
 //!
@@ -10,19 +10,21 @@
 //! pool by those to whom nothing is promised, which are rare when they find nothing; one at a time works here, and the others
 //! profit; who asks holds no lock that a commit needs.
 
-use crate::{
-    admin::{Borrowed, Datasets, Node},
-    history::Progress,
-    live::{Fragment, RoomSource, RoomTurn},
-    posix::FsError,
-    quota::set_aside_of,
-    records::{REGION_BYTES, RegionRecord, decode_region, keys},
-    relayout::{Cut, Layout, Relaid},
-    settings::{DatasetError, Durability},
-};
-use std::sync::{Arc, Weak};
+use std::{collections::BTreeMap, sync::Arc};
 
-use terrace_store::{Reservation, StoreError};
+use terrace_store::{Sequence, StoreError};
+use terrace_sync::{Mutex, rank};
+
+use super::clean_landing_tier::LandingCleaner;
+use crate::{
+    history::{Checkpointer, Progress, Sweeper},
+    live::{Environment, Fragment, RoomSource},
+    posix::FsError,
+    records::{REGION_BYTES, RegionRecord, after, decode_region, keys},
+    registry::{Borrowed, Registry},
+    relayout::{Cut, Layout, Relaid},
+    settings::Durability,
+};
 
 /// Records that one step of the sweep looks at, and steps until it is asked whether there is enough.
 const SWEEP_RECORDS: usize = 1000;
@@ -38,6 +40,16 @@ const GAINED_PART: u64 = 4;
 /// How long after a look through the whole pool that won nothing the next one may be made for those to whom nothing is
 /// promised, nanoseconds.
 const BARREN_REST: u64 = 10_000_000_000;
+
+/// What one who works for room leaves to the next.
+#[derive(Default)]
+struct Turn {
+    /// Where looks through a dataset, or (`None`) the pool, go on.
+    cursors: BTreeMap<Option<u32>, Vec<u8>>,
+    /// The newest batch, and the time, when a look through the pool won nothing.
+    barren: Option<(Sequence, u64)>,
+}
+
 /// Who asks.
 struct Asking<'a> {
     /// Whose own regions are looked through first.
@@ -47,38 +59,46 @@ struct Asking<'a> {
     enough: &'a mut dyn FnMut() -> bool,
 }
 
-impl Datasets {
-    /// From now on, who finds no room waits for what all datasets can give back.
-    pub fn relieve(self: &Arc<Self>) {
-        let source: Weak<dyn RoomSource> = Arc::downgrade(&(self.clone() as Arc<dyn RoomSource>));
-        self.environment.room.set_source(source);
-    }
+/// See the module.
+pub(crate) struct SpaceReclaimer {
+    environment: Arc<Environment>,
+    registry: Arc<Registry>,
+    checkpointer: Arc<Checkpointer>,
+    sweeper: Arc<Sweeper>,
+    landing: LandingCleaner,
+    /// Taken first of all; who waits for it holds no other lock.
+    turn: Mutex<Turn, rank::dataset::RoomTurn>,
+}
 
-    /// Sets so much aside, or tells what is missing: for what an administrator asks for.
-    pub(crate) fn set_aside(&self, bytes: u64) -> Result<Reservation, DatasetError> {
-        let store = &self.environment.store;
-        let mut result = set_aside_of(store, bytes);
-        if let Err(DatasetError::NoRoom { .. }) = result {
-            self.make_room(None, true, bytes, &mut || {
-                result = set_aside_of(store, bytes);
-                result.is_ok()
-            });
+impl SpaceReclaimer {
+    pub(crate) fn new(
+        environment: &Arc<Environment>,
+        registry: &Arc<Registry>,
+        checkpointer: &Arc<Checkpointer>,
+        sweeper: &Arc<Sweeper>,
+    ) -> Self {
+        Self {
+            landing: LandingCleaner::new(environment, registry),
+            environment: environment.clone(),
+            registry: registry.clone(),
+            checkpointer: checkpointer.clone(),
+            sweeper: sweeper.clone(),
+            turn: Mutex::default(),
         }
-        result
     }
 
-    fn give_back(&self, turn: &mut RoomTurn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
+    fn give_back(&self, turn: &mut Turn, asking: &mut Asking<'_>) -> Result<(), StoreError> {
         let store = &self.environment.store;
         let before = store.newest();
         // What could not be committed of one dataset is no reason not to go on.
         let nodes = self
             .registry
             .nodes_where(|node| node.state.settings().durability != Durability::Ram);
-        if let Err(error) = self.close_checkpoint(nodes, |_, _| Ok(())) {
+        if let Err(error) = self.checkpointer.close(nodes, |_, _| Ok(())) {
             tracing::debug!(%error, "a commit for room failed");
         }
         let mut steps = 0;
-        while self.sweep_step(SWEEP_RECORDS)? == Progress::More {
+        while self.sweeper.step(SWEEP_RECORDS)? == Progress::More {
             steps += 1;
             if steps % SWEEP_STEPS == 0 && (asking.enough)() {
                 return Ok(());
@@ -123,7 +143,7 @@ impl Datasets {
     fn look_through(
         &self,
         dataset: Option<u32>,
-        turn: &mut RoomTurn,
+        turn: &mut Turn,
         gained: &mut u64,
         asking: &mut Asking<'_>,
     ) -> Result<bool, StoreError> {
@@ -131,15 +151,15 @@ impl Datasets {
             Some(dataset) => keys::dataset_range(keys::TABLE_REGION, dataset),
             None => keys::table_range(keys::TABLE_REGION),
         };
-        let begun = turn.cursor(dataset).unwrap_or_else(|| first.clone());
+        let begun = turn.cursors.get(&dataset).unwrap_or(&first).clone();
         let begun = begun.clamp(first.clone(), end.clone());
         for (from, to) in [(begun.clone(), end), (first, begun)] {
             let mut cursor = from;
             loop {
-                let page = self.environment.store.scan(&cursor, &to, REGIONS)?;
+                let page = self.environment.records().scan(&cursor, &to, REGIONS)?;
                 let Some((last, _)) = page.last() else { break };
-                cursor = last.iter().copied().chain([0]).collect();
-                turn.set_cursor(dataset, cursor.clone());
+                cursor = after(last);
+                turn.cursors.insert(dataset, cursor.clone());
                 let mut fragments = Vec::new();
                 for (key, value) in &page {
                     fragments.extend(self.suspect(key, value));
@@ -156,9 +176,12 @@ impl Datasets {
     /// The region of a record, if there may be dead blocks in its chunks.
     fn suspect(&self, key: &[u8], value: &[u8]) -> Option<Fragment> {
         let (dataset, body, region) = keys::parse_region(key).ok()?;
-        let state = self.state_by_number(dataset).filter(|state| !state.is_gone())?;
+        let node = self.registry.by_number(dataset)?;
+        if node.state.is_gone() {
+            return None;
+        }
         let record = decode_region(value).ok()?.record;
-        may_have_dead_blocks(&record, state.settings().raw_chunk_bytes).then_some(Fragment {
+        may_have_dead_blocks(&record, node.state.settings().raw_chunk_bytes).then_some(Fragment {
             dataset,
             body,
             region,
@@ -182,15 +205,16 @@ impl Datasets {
             }
             self.open_those(fragments);
             for (fragment, mut result) in
-                fragments
-                    .iter()
-                    .zip(self.relayout(fragments, Cut::ForRoom, &wanted, REGION_BYTES))
+                fragments.iter().zip(
+                    self.registry
+                        .relayout(fragments, Cut::ForRoom, &wanted, REGION_BYTES),
+                )
             {
                 whole.push(true);
                 if matches!(result, Err(FsError::NoSpace)) {
                     // There is not even as much room as that for a moment: a piece of it.
                     let piece = std::slice::from_ref(fragment);
-                    let mut results = self.relayout(piece, Cut::ForRoom, &wanted, PIECE_BYTES);
+                    let mut results = self.registry.relayout(piece, Cut::ForRoom, &wanted, PIECE_BYTES);
                     result = results.pop().unwrap_or(result);
                 }
                 match result {
@@ -211,17 +235,9 @@ impl Datasets {
             let Some(node) = node.filter(|node| Borrowed::of(node).is_none()) else {
                 continue;
             };
-            if let Err(error) = self.open_node(&node) {
+            if let Err(error) = node.open() {
                 tracing::debug!(%error, "a dataset could not be opened for room");
             }
-        }
-    }
-
-    fn open_node(&self, node: &Node) -> Result<(), DatasetError> {
-        let name = node.state.name();
-        match node.state.kind().is_volume() {
-            true => self.volume(&name).map(drop),
-            false => self.filesystem(&name).map(drop),
         }
     }
 
@@ -241,9 +257,9 @@ impl Datasets {
     }
 }
 
-impl RoomSource for Datasets {
+impl RoomSource for SpaceReclaimer {
     fn clear_landing(&self, bytes: u64) {
-        self.clear_landing_tier(bytes);
+        self.landing.clear_for(bytes);
     }
 
     fn make_room(
@@ -253,7 +269,7 @@ impl RoomSource for Datasets {
         bytes: u64,
         enough: &mut dyn FnMut() -> bool,
     ) {
-        let mut turn = self.environment.room.turns().room();
+        let mut turn = self.turn.lock();
         let mut asking = Asking {
             dataset,
             is_promised,

@@ -1,4 +1,6 @@
-//! Relief: space is reclaimed for a write that finds none. Its turns lie with those who ask (`live/reclaim_turns.rs`).
+//! Relief: space is reclaimed for a write that finds none, by `SpaceReclaimer`, whom those who need some reach as a `RoomSource`.
 
 mod clean_landing_tier;
 mod free_space;
+
+pub(crate) use free_space::SpaceReclaimer;

@@ -58,8 +58,8 @@ impl ContentWriter {
             .min(length);
         if at.is_multiple_of(BLOCK) && onto.is_multiple_of(BLOCK) {
             // In whole blocks; at the end of the source its last block counts as whole if the target ends there too.
-            let target_size = target.state.lock().inode.size;
-            let source_size = source.state.lock().inode.size;
+            let target_size = target.state().inode.size;
+            let source_size = source.state().inode.size;
             let ends = at + reach == source_size && onto + reach >= target_size;
             let whole = if ends { reach } else { reach / BLOCK * BLOCK };
             if whole > 0 && self.share(source, at, target, onto, whole, after)? {
@@ -102,7 +102,7 @@ impl ContentWriter {
         let start = to / BLOCK;
         let base = first / (REGION_BYTES / BLOCK) * (REGION_BYTES / BLOCK);
         let _gate = self.epoch.enter();
-        let mut state = target.state.lock();
+        let mut state = target.state();
         if state.freed {
             return Err(FsError::Stale);
         }
@@ -129,7 +129,7 @@ impl ContentWriter {
 
 /// Whether room is set aside for some of these blocks.
 fn is_promised(object: &Object, first: u64, last: u64) -> bool {
-    let state = object.state.lock();
+    let state = object.state();
     let preallocated = state.inode.preallocated.as_ref();
     preallocated.is_some_and(|ranges| ranges.intersects(first, last))
 }

@@ -58,7 +58,7 @@ impl ContentWriter {
         }
         loop {
             let (before, own_blocks) = {
-                let state = object.state.lock();
+                let state = object.state();
                 let recorded = state.recorded_preallocated.as_ref();
                 let own = recorded.map_or(0, |recorded| recorded.own_blocks);
                 (state.inode.preallocated.clone().unwrap_or_default(), own)
@@ -84,7 +84,7 @@ impl ContentWriter {
                 .inspect_err(|_| self.dataset.usage().take_promise_back(more))?;
             let gate = self.epoch.enter();
             // What was dirty then may be on its way to the store now, in less room than it may need.
-            let mut state = object.state.lock();
+            let mut state = object.state();
             let freed = state.freed;
             if freed || !found.is_still_so(&state, &added) {
                 drop((state, gate, still));
@@ -128,7 +128,7 @@ impl ContentWriter {
     ) -> Result<(), FsError> {
         let mut below = Vec::new();
         let body = {
-            let state = object.state.lock();
+            let state = object.state();
             for block in blocks {
                 let frozen = |state: &State| match state.frozen.as_deref().map(|layer| layer.block(block)) {
                     Some(Block::Dirty(_) | Block::Mapped(..)) => Some(true),
@@ -168,14 +168,14 @@ impl ContentWriter {
 
 /// Whether room is set aside for all of these blocks.
 pub(crate) fn is_preallocated(object: &Object, first: u64, last: u64) -> bool {
-    let state = object.state.lock();
+    let state = object.state();
     let preallocated = state.inode.preallocated.as_ref();
     preallocated.is_some_and(|ranges| ranges.end_within(first, last) == Some(last))
 }
 
 /// Where preallocated blocks end that begin with `first`, before `last`.
 fn preallocated_end(object: &Object, first: u64, last: u64) -> Option<u64> {
-    let state = object.state.lock();
+    let state = object.state();
     let preallocated = state.inode.preallocated.as_ref()?;
     preallocated.end_within(first, last).filter(|end| *end < last)
 }

@@ -135,7 +135,7 @@ impl ContentWriter {
         loop {
             // Room first: an upper bound of what becomes dirty; the rest is given back.
             let need = (last - first) * BLOCK;
-            let clean = { object.state.lock().data.clean_blocks(first, last) * BLOCK };
+            let clean = { object.state().data.clean_blocks(first, last) * BLOCK };
             let want = clean.min(need);
             if want > taken {
                 let (more, paid) = (want - taken, taken - over_taken);
@@ -143,7 +143,7 @@ impl ContentWriter {
                 let mut over = || {
                     // A commit may have made more blocks clean since they were counted: what is new is paid for first.
                     let mapped = self.extents.mapped_bytes(object, first, last);
-                    let clean = object.state.lock().data.clean_blocks(first, last) * BLOCK;
+                    let clean = object.state().data.clean_blocks(first, last) * BLOCK;
                     over_now = more.saturating_sub(clean.saturating_sub(mapped).saturating_sub(paid));
                     over_now
                 };
@@ -155,7 +155,7 @@ impl ContentWriter {
                 (taken, over_taken) = (want, over_taken + over_now);
             }
             let gate = self.epoch.enter();
-            let mut state = object.state.lock();
+            let mut state = object.state();
             if state.freed {
                 self.epoch.rooms().give(taken);
                 return Err(FsError::Stale);
@@ -256,7 +256,7 @@ impl ContentWriter {
             return Err(FsError::FileTooBig);
         }
         let (old, mapped_bytes) = {
-            let state = object.state.lock();
+            let state = object.state();
             (state.inode.size, state.inode.blocks * BLOCK)
         };
         // The whole content of a large file is left to the sweep, and the size of a volume stands in its dataset's record as well.
@@ -280,7 +280,7 @@ impl ContentWriter {
         size: u64,
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
-        let old = object.state.lock().inode.size;
+        let old = object.state().inode.size;
         let cut = size < old && !size.is_multiple_of(BLOCK);
         let mut page = if cut {
             self.reader.read_block(object, size / BLOCK)?
@@ -297,7 +297,7 @@ impl ContentWriter {
             0
         };
         let gate = self.epoch.enter();
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if state.freed {
             self.epoch.rooms().give(taken);
             return Err(FsError::Stale);
@@ -352,7 +352,7 @@ impl ContentWriter {
         stays_preallocated: bool,
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
-        let size = object.state.lock().inode.size;
+        let size = object.state().inode.size;
         let end = offset.checked_add(length).ok_or(FsError::FileTooBig)?;
         let end = if end >= size { u64::MAX } else { end };
         let (first, last) = (
@@ -371,7 +371,7 @@ impl ContentWriter {
             }
         }
         let gate = self.epoch.enter();
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if state.freed {
             return Err(FsError::Stale);
         }

@@ -152,7 +152,7 @@ impl WriteAhead {
             let Some((object, number)) = self.epoch.queue().pop() else {
                 break;
             };
-            let mut state = object.state.lock();
+            let mut state = object.state();
             let content = state.data.take_queued(number);
             // The last chunk of a file holds only the bytes up to its end: that is left to the commit.
             let within = (number + 1) * SLOT_BYTES <= state.inode.size;
@@ -182,7 +182,7 @@ impl WriteAhead {
             content,
             ..
         } = candidate;
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if !state.freed && state.data.is_unchanged(number, &content) {
             let first = number * SLOT_BLOCKS;
             self.epoch

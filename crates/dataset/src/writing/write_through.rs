@@ -143,7 +143,7 @@ impl WriteThrough {
         }
         let (first, last) = (offset / BLOCK, (offset + data.len() as u64) / BLOCK);
         let (writes, is_new) = {
-            let state = object.state.lock();
+            let state = object.state();
             let mut writes = state.writes;
             writes.note(offset, data.len() as u64);
             let is_whole = inner.len() == data.len();
@@ -215,7 +215,7 @@ impl WriteThrough {
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
         let gate = self.epoch.enter();
-        let mut state = object.state.lock();
+        let mut state = object.state();
         if state.freed {
             return Err(FsError::Stale);
         }

@@ -13,7 +13,7 @@ fn a_snapshot_shows_the_past_until_it_is_destroyed() {
     pool.create("pool/a");
     pool.write("pool/a", b"file", b"before");
     pool.write("pool/a", b"gone", &vec![3; 3 << 20]);
-    let checkpoint = pool.datasets.snapshot("pool/a@s", false, "").unwrap();
+    let checkpoint = pool.datasets.snapshots().take("pool/a@s", false, "").unwrap();
     pool.write("pool/a", b"file", b"after!");
     let filesystem = pool.datasets.filesystem("pool/a").unwrap();
     filesystem.unlink(&Context::root(), 1, b"gone").unwrap();
@@ -38,19 +38,27 @@ fn a_snapshot_shows_the_past_until_it_is_destroyed() {
         pool.datasets.view("pool/a", &At::Checkpoint(checkpoint + 1)),
         Err(DatasetError::NotHeld { .. })
     ));
-    let report = pool.datasets.destroy_snapshot("pool/a@s", false, true).unwrap();
+    let report = pool
+        .datasets
+        .snapshots()
+        .destroy("pool/a@s", false, true)
+        .unwrap();
     assert_eq!(
         report.bytes, info.history_bytes,
         "what only it holds would be freed"
     );
-    let report = pool.datasets.destroy_snapshot("pool/a@s", false, false).unwrap();
+    let report = pool
+        .datasets
+        .snapshots()
+        .destroy("pool/a@s", false, false)
+        .unwrap();
     assert_eq!(report.bytes, info.history_bytes);
     assert_eq!(Pool::read(view.as_ref(), b"file"), Err(FsError::Stale));
     pool.sweep();
     pool.audit();
     assert_eq!(pool.datasets.info("pool/a").unwrap().history_bytes, 0);
     assert!(matches!(
-        pool.datasets.destroy_snapshot("pool/a@s", false, false),
+        pool.datasets.snapshots().destroy("pool/a@s", false, false),
         Err(DatasetError::NoSnapshot(_))
     ));
 }
@@ -62,27 +70,24 @@ fn a_recursive_snapshot_is_one_checkpoint() {
     pool.create("pool/a/b");
     pool.write("pool/a", b"x", b"1");
     pool.write("pool/a/b", b"x", b"2");
-    let checkpoint = pool.datasets.snapshot("pool/a@s", true, "both").unwrap();
-    let list = pool.datasets.snapshots(Some("pool/a"), false).unwrap();
+    let checkpoint = pool.datasets.snapshots().take("pool/a@s", true, "both").unwrap();
+    let list = pool.datasets.snapshots().list(Some("pool/a"), false).unwrap();
     assert_eq!(list.len(), 2);
     assert!(
         list.iter()
             .all(|info| info.checkpoint == checkpoint && info.note == "both")
     );
     assert!(matches!(
-        pool.datasets.snapshot("pool/a@s", true, ""),
+        pool.datasets.snapshots().take("pool/a@s", true, ""),
         Err(DatasetError::Exists(_))
     ));
-    pool.datasets.rename_snapshot("pool/a@s", "pool/a@t").unwrap();
+    pool.datasets.snapshots().rename("pool/a@s", "pool/a@t").unwrap();
     let again = open(&pool.memory, &pool.clock);
-    assert_eq!(
-        again.resolve("pool/a", &At::Snapshot("t".into())).unwrap(),
-        checkpoint
-    );
+    assert_eq!(again.snapshots().info("pool/a@t").unwrap().checkpoint, checkpoint);
     assert!(again.checkpoint() > checkpoint);
-    again.destroy_snapshot("pool/a@t", true, false).unwrap();
+    again.snapshots().destroy("pool/a@t", true, false).unwrap();
     assert_eq!(
-        again.snapshots(None, true).unwrap().len(),
+        again.snapshots().list(None, true).unwrap().len(),
         1,
         "pool/a/b@s has another name now"
     );
@@ -93,6 +98,7 @@ fn retention_holds_checkpoints_and_lets_them_go() {
     let pool = Pool::new();
     pool.create("pool/a");
     pool.datasets
+        .properties()
         .set("pool/a", "retention", "all:1m hourly:1d")
         .unwrap();
     let mut first = None;
@@ -103,10 +109,16 @@ fn retention_holds_checkpoints_and_lets_them_go() {
         pool.datasets.commit_all().unwrap();
         pool.clock.advance(10 * 60 * SECOND);
     }
-    let held = pool.datasets.snapshots(Some("pool/a"), true).unwrap();
+    let held = pool.datasets.snapshots().list(Some("pool/a"), true).unwrap();
     // 400 minutes: the newest of each hour, and the newest minute.
     assert!((7..=9).contains(&held.len()), "{}", held.len());
-    assert!(pool.datasets.snapshots(Some("pool/a"), false).unwrap().is_empty());
+    assert!(
+        pool.datasets
+            .snapshots()
+            .list(Some("pool/a"), false)
+            .unwrap()
+            .is_empty()
+    );
     let newest = held.last().unwrap();
     let now = pool.datasets.environment().now();
     let at = At::parse("-15m", now).unwrap();
@@ -119,9 +131,18 @@ fn retention_holds_checkpoints_and_lets_them_go() {
     ));
     pool.sweep();
     pool.audit();
-    pool.datasets.set("pool/a", "snapshots", "off").unwrap();
+    pool.datasets
+        .properties()
+        .set("pool/a", "snapshots", "off")
+        .unwrap();
     pool.datasets.commit_all().unwrap();
-    assert!(pool.datasets.snapshots(Some("pool/a"), true).unwrap().is_empty());
+    assert!(
+        pool.datasets
+            .snapshots()
+            .list(Some("pool/a"), true)
+            .unwrap()
+            .is_empty()
+    );
     pool.sweep();
     pool.audit();
     let (from, to) = keys::table_range(keys::TABLE_HISTORY);
@@ -133,34 +154,41 @@ fn each_dataset_is_committed_in_its_own_interval() {
     let pool = Pool::new();
     pool.create("pool/often");
     pool.create("pool/seldom");
-    pool.datasets.set("pool/seldom", "commit_interval", "1m").unwrap();
+    pool.datasets
+        .properties()
+        .set("pool/seldom", "commit_interval", "1m")
+        .unwrap();
     let bytes = |name: &str| {
         let store: Arc<dyn Store> = pool.memory.clone();
         let number = pool.datasets.info(name).unwrap().number;
         let bytes = terrace_dataset::bytes_of_dataset(&store, number).unwrap();
         bytes.by_tier.iter().sum::<u64>()
     };
-    pool.datasets.commit_due(5 * SECOND).unwrap();
+    pool.datasets.flusher().commit_due(5 * SECOND).unwrap();
     for name in ["pool/often", "pool/seldom"] {
         pool.write(name, b"f", &[7; 8192]);
     }
-    assert_eq!(pool.datasets.commit_due(5 * SECOND).unwrap(), 5 * SECOND);
+    assert_eq!(
+        pool.datasets.flusher().commit_due(5 * SECOND).unwrap(),
+        5 * SECOND
+    );
     assert_eq!(
         (bytes("pool/often"), bytes("pool/seldom")),
         (0, 0),
         "neither is due"
     );
     pool.clock.advance(5 * SECOND);
-    pool.datasets.commit_due(5 * SECOND).unwrap();
+    pool.datasets.flusher().commit_due(5 * SECOND).unwrap();
     assert_eq!((bytes("pool/often"), bytes("pool/seldom")), (8192, 0));
     pool.clock.advance(55 * SECOND);
-    pool.datasets.commit_due(5 * SECOND).unwrap();
+    pool.datasets.flusher().commit_due(5 * SECOND).unwrap();
     assert_eq!((bytes("pool/often"), bytes("pool/seldom")), (8192, 8192));
     pool.write("pool/seldom", b"g", &[8; 4096]);
     pool.datasets
+        .properties()
         .set("pool/seldom", "commit_interval", "auto")
         .unwrap();
     pool.clock.advance(5 * SECOND);
-    pool.datasets.commit_due(5 * SECOND).unwrap();
+    pool.datasets.flusher().commit_due(5 * SECOND).unwrap();
     assert_eq!(bytes("pool/seldom"), 8192 + 4096, "as the pool again");
 }

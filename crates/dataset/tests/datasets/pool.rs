@@ -60,7 +60,7 @@ impl Pool {
 
     pub(super) fn sweep(&self) {
         for _ in 0..100_000 {
-            if self.datasets.sweep_step(7).unwrap() == Progress::Idle {
+            if self.datasets.sweeper().step(7).unwrap() == Progress::Idle {
                 return;
             }
         }

@@ -13,19 +13,25 @@ fn properties_are_inherited_set_and_reset() {
     let pool = Pool::new();
     pool.create("pool/a");
     pool.create("pool/a/b");
-    pool.datasets.set("pool/a", "compression", "zstd-7").unwrap();
-    pool.datasets.set("pool/a", "user:owner", "me").unwrap();
-    pool.datasets.set("pool", "pin", "slow").unwrap();
+    pool.datasets
+        .properties()
+        .set("pool/a", "compression", "zstd-7")
+        .unwrap();
+    pool.datasets
+        .properties()
+        .set("pool/a", "user:owner", "me")
+        .unwrap();
+    pool.datasets.properties().set("pool", "pin", "slow").unwrap();
     let settings = pool.datasets.state("pool/a/b").unwrap().settings();
     assert_eq!(settings.compression, terrace_store::Compression::Zstd(7));
     assert_eq!(settings.pin_tier, Some(1));
-    let all = pool.datasets.get("pool/a/b", "all").unwrap();
+    let all = pool.datasets.properties().get("pool/a/b", "all").unwrap();
     assert!(
         all.iter()
             .any(|p| p.name == "user:owner" && p.source == Source::Inherited("pool/a".into()))
     );
     assert!(all.iter().any(|p| p.name == "type" && p.value == "fs"));
-    let no_tier = pool.datasets.set("pool/a", "pin", "tape");
+    let no_tier = pool.datasets.properties().set("pool/a", "pin", "tape");
     assert!(matches!(no_tier, Err(DatasetError::PropertyRefused(_))));
     for (name, value) in [
         ("encryption", "on"),
@@ -35,17 +41,23 @@ fn properties_are_inherited_set_and_reset() {
     ] {
         assert!(
             matches!(
-                pool.datasets.set("pool/a", name, value),
+                pool.datasets.properties().set("pool/a", name, value),
                 Err(DatasetError::InvalidProperty(_))
             ),
             "{name}"
         );
     }
-    pool.datasets.inherit("pool/a", "compression").unwrap();
-    let value = &pool.datasets.get("pool/a/b", "compression").unwrap()[0];
+    pool.datasets
+        .properties()
+        .inherit("pool/a", "compression")
+        .unwrap();
+    let value = &pool.datasets.properties().get("pool/a/b", "compression").unwrap()[0];
     assert_eq!((value.value.as_str(), &value.source), ("lz4", &Source::Default));
     let again = open(&pool.memory, &pool.clock);
-    assert_eq!(again.get("pool/a/b", "pin").unwrap()[0].value, "slow");
+    assert_eq!(
+        again.properties().get("pool/a/b", "pin").unwrap()[0].value,
+        "slow"
+    );
 }
 
 /// Volumes are made with chunks that go by the content, unless it is said otherwise for them or above them; what was made without a
@@ -74,19 +86,25 @@ fn volumes_are_made_with_chunks_that_go_by_the_content() {
     };
     make("pool/v", None);
     assert_eq!(both("pool/v"), (16 << 10, 64 << 10));
-    let value = &pool.datasets.get("pool/v", "chunk_size").unwrap()[0];
+    let value = &pool.datasets.properties().get("pool/v", "chunk_size").unwrap()[0];
     assert_eq!((value.value.as_str(), &value.source), ("auto", &Source::Local));
     make("pool/w", Some("64K"));
     assert_eq!(chunk_bytes("pool/w"), 64 << 10);
     pool.create("pool/a");
     assert_eq!(chunk_bytes("pool/a"), 128 << 10);
-    pool.datasets.set("pool/a", "chunk_size", "32K").unwrap();
+    pool.datasets
+        .properties()
+        .set("pool/a", "chunk_size", "32K")
+        .unwrap();
     make("pool/a/v", None);
     assert_eq!(chunk_bytes("pool/a/v"), 32 << 10);
-    let value = &pool.datasets.get("pool/a/v", "chunk_size").unwrap()[0];
+    let value = &pool.datasets.properties().get("pool/a/v", "chunk_size").unwrap()[0];
     assert_eq!(value.source, Source::Inherited("pool/a".into()));
     // Nothing is written down for it then.
-    pool.datasets.inherit("pool/v", "chunk_size").unwrap();
+    pool.datasets
+        .properties()
+        .inherit("pool/v", "chunk_size")
+        .unwrap();
     let again = open(&pool.memory, &pool.clock);
     assert_eq!(again.state("pool/v").unwrap().settings().chunk_bytes, 128 << 10);
 }
@@ -96,7 +114,7 @@ fn a_quota_bounds_the_dataset_and_those_below() {
     let pool = Pool::new();
     pool.create("pool/a");
     pool.create("pool/a/b");
-    pool.datasets.set("pool/a", "quota", "1M").unwrap();
+    pool.datasets.properties().set("pool/a", "quota", "1M").unwrap();
     let state = pool.datasets.state("pool/a/b").unwrap();
     let room = state.reserve(600 << 10).unwrap();
     assert_eq!(state.reserve(600 << 10).unwrap_err(), FsError::QuotaExceeded);
@@ -125,11 +143,12 @@ fn a_quota_that_reservations_below_do_not_fit_into_is_refused() {
     pool.datasets.create("pool/a/w", &thick).unwrap();
     let refused = pool
         .datasets
+        .properties()
         .set("pool/a", "quota", "5M")
         .unwrap_err()
         .to_string();
     assert!(refused.contains("8M"), "{refused}");
-    pool.datasets.set("pool/a", "quota", "8M").unwrap();
+    pool.datasets.properties().set("pool/a", "quota", "8M").unwrap();
     // Both can be written in full.
     for name in ["pool/a/v", "pool/a/w"] {
         let volume = pool.datasets.volume(name).unwrap();
@@ -137,8 +156,8 @@ fn a_quota_that_reservations_below_do_not_fit_into_is_refused() {
         volume.flush_always().unwrap();
     }
     // Who needs no more has no need of the quota either; and more of it is always welcome.
-    pool.datasets.set("pool/a", "quota", "6M").unwrap();
-    pool.datasets.set("pool/a", "quota", "7M").unwrap();
+    pool.datasets.properties().set("pool/a", "quota", "6M").unwrap();
+    pool.datasets.properties().set("pool/a", "quota", "7M").unwrap();
 }
 
 #[test]
@@ -152,7 +171,7 @@ fn what_is_renamed_below_a_quota_fits_into_it() {
     };
     pool.datasets.create("pool/a/v", &thick).unwrap();
     pool.datasets.create("pool/b/w", &thick).unwrap();
-    pool.datasets.set("pool/a", "quota", "6M").unwrap();
+    pool.datasets.properties().set("pool/a", "quota", "6M").unwrap();
     for (from, to) in [("pool/b/w", "pool/a/w"), ("pool/b", "pool/a/b")] {
         let refused = pool.datasets.rename(from, to).unwrap_err().to_string();
         assert!(
@@ -163,7 +182,7 @@ fn what_is_renamed_below_a_quota_fits_into_it() {
     // Its own quota, and one that counts it already, take nothing more.
     pool.datasets.rename("pool/a", "pool/c").unwrap();
     pool.datasets.rename("pool/c/v", "pool/c/x").unwrap();
-    pool.datasets.set("pool/c", "quota", "8M").unwrap();
+    pool.datasets.properties().set("pool/c", "quota", "8M").unwrap();
     pool.datasets.rename("pool/b/w", "pool/c/w").unwrap();
     let usage = pool.datasets.state("pool/c").unwrap();
     assert_eq!(usage.usage().quota_left_bytes(), Some(0));
@@ -177,8 +196,9 @@ fn a_reservation_keeps_room_for_its_dataset() {
     let datasets = open(&memory, &clock);
     datasets.create("pool/a", &NewDataset::default()).unwrap();
     datasets.create("pool/b", &NewDataset::default()).unwrap();
-    datasets.set("pool/a", "reservation", "6M").unwrap();
+    datasets.properties().set("pool/a", "reservation", "6M").unwrap();
     let too_much = datasets
+        .properties()
         .set("pool/b", "reservation", "6M")
         .unwrap_err()
         .to_string();
@@ -210,7 +230,7 @@ fn a_reservation_keeps_room_for_its_dataset() {
     let own = a.reserve((6 << 20) + WORKING).unwrap();
     assert_eq!(a.reserve(4096).unwrap_err(), FsError::NoSpace);
     drop((taken, own));
-    datasets.inherit("pool/a", "reservation").unwrap();
+    datasets.properties().inherit("pool/a", "reservation").unwrap();
     drop(b.reserve(9 << 20).unwrap());
 }
 
@@ -222,12 +242,18 @@ fn volumes_grow_and_report_their_size() {
         ..NewDataset::default()
     };
     pool.datasets.create("pool/v", &new).unwrap();
-    assert_eq!(pool.datasets.get("pool/v", "reservation").unwrap()[0].value, "1M");
+    assert_eq!(
+        pool.datasets.properties().get("pool/v", "reservation").unwrap()[0].value,
+        "1M"
+    );
     let volume = pool.datasets.volume("pool/v").unwrap();
     volume.write(4096, &[9; 4096]).unwrap();
     pool.datasets.resize_volume("pool/v", 2 << 20).unwrap();
     assert_eq!(volume.size_bytes(), 2 << 20);
-    assert_eq!(pool.datasets.get("pool/v", "reservation").unwrap()[0].value, "2M");
+    assert_eq!(
+        pool.datasets.properties().get("pool/v", "reservation").unwrap()[0].value,
+        "2M"
+    );
     let again = open(&pool.memory, &pool.clock);
     let volume = again.volume("pool/v").unwrap();
     assert_eq!(volume.size_bytes(), 2 << 20);

@@ -324,7 +324,8 @@ impl World {
             Change::Snapshot => {
                 let name = format!("s{}", self.snapshots.len());
                 self.datasets
-                    .snapshot(&format!("pool/a@{name}"), false, "")
+                    .snapshots()
+                    .take(&format!("pool/a@{name}"), false, "")
                     .unwrap();
                 self.committed = self.model.clone();
                 self.snapshots.push((name, self.model.clone()));
@@ -354,7 +355,7 @@ impl World {
             let view = self.datasets.view("pool/a", &At::Snapshot(name.clone())).unwrap();
             compare(&*view, model, false);
         }
-        while self.datasets.sweep_step(64).unwrap() == Progress::More {}
+        while self.datasets.sweeper().step(64).unwrap() == Progress::More {}
         self.filesystem.sync().unwrap();
         self.compare();
         let store: Arc<dyn Store> = self.memory.clone();

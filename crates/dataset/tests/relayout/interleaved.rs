@@ -117,7 +117,7 @@ fn check(world: &World, source: u64, target: u64, content: &[u8], what: &str) {
     let other = noise(99, MIB as usize);
     world.write(source, 0, &other);
     world.datasets.commit_all().unwrap();
-    while world.datasets.sweep_step(100).unwrap() == Progress::More {}
+    while world.datasets.sweeper().step(100).unwrap() == Progress::More {}
     // Frees what nothing refers to.
     world.audit();
     assert!(world.read(source) == other, "{what}: the source, written over");

@@ -100,7 +100,7 @@ fn whoever_changes_the_region_meanwhile_has_won() {
                 let copy = world.fs.lookup(&root, ROOT, b"copy").unwrap();
                 assert!(world.read(copy.object) == content);
             }
-            while world.datasets.sweep_step(100).unwrap() == terrace_dataset::Progress::More {}
+            while world.datasets.sweeper().step(100).unwrap() == terrace_dataset::Progress::More {}
             world.audit();
         }
     }
@@ -187,7 +187,7 @@ fn writers_reflinks_commits_and_readers_of_the_past_at_the_same_time() {
     let object = world.file("f", &content);
     let copy = world.file("g", b"");
     world.scatter(object, &mut content, 3);
-    world.datasets.snapshot("pool/a@s", false, "").unwrap();
+    world.datasets.snapshots().take("pool/a@s", false, "").unwrap();
     let view = world.datasets.view("pool/a", &At::Snapshot("s".into())).unwrap();
     let past = content.clone();
     let (world, root) = (&world, Context::root());

@@ -10,7 +10,7 @@ fn snapshots_that_see_the_live_record_read_the_same_from_the_new_chunks() {
     let mut content = noise(1, MIB as usize);
     let object = world.file("f", &content);
     world.scatter(object, &mut content, 2);
-    world.datasets.snapshot("pool/a@s", false, "").unwrap();
+    world.datasets.snapshots().take("pool/a@s", false, "").unwrap();
     let view = world.datasets.view("pool/a", &At::Snapshot("s".into())).unwrap();
     let read = |buffer: &mut [u8]| view.read(object, 0, buffer).unwrap();
     let mut buffer = vec![0; MIB as usize];
@@ -26,8 +26,12 @@ fn snapshots_that_see_the_live_record_read_the_same_from_the_new_chunks() {
     world.scatter(object, &mut content, 5);
     read(&mut buffer);
     assert!(buffer == old && world.read(object) == content);
-    world.datasets.destroy_snapshot("pool/a@s", false, false).unwrap();
-    while world.datasets.sweep_step(100).unwrap() == terrace_dataset::Progress::More {}
+    world
+        .datasets
+        .snapshots()
+        .destroy("pool/a@s", false, false)
+        .unwrap();
+    while world.datasets.sweeper().step(100).unwrap() == terrace_dataset::Progress::More {}
     assert!(world.read(object) == content);
     world.audit();
 }
@@ -39,7 +43,7 @@ fn what_the_past_or_others_share_stays_where_it_is() {
     let object = world.file("f", &content);
     let copy = world.file("g", b"");
     let root = Context::root();
-    world.datasets.snapshot("pool/a@s", false, "").unwrap();
+    world.datasets.snapshots().take("pool/a@s", false, "").unwrap();
     world.scatter(object, &mut content, 2);
     let before = world.stored_bytes();
     let record = world.record(object, 0).1;
@@ -48,8 +52,12 @@ fn what_the_past_or_others_share_stays_where_it_is() {
         Ok(Relaid::Left),
         "the snapshot needs the old chunks whole"
     );
-    world.datasets.destroy_snapshot("pool/a@s", false, false).unwrap();
-    while world.datasets.sweep_step(100).unwrap() == terrace_dataset::Progress::More {}
+    world
+        .datasets
+        .snapshots()
+        .destroy("pool/a@s", false, false)
+        .unwrap();
+    while world.datasets.sweeper().step(100).unwrap() == terrace_dataset::Progress::More {}
     // Now half of it is shared by a reflink: the other half alone is written anew.
     world.fs.copy_range(&root, object, 0, copy, 0, MIB / 2).unwrap();
     world.datasets.commit_all().unwrap();
@@ -75,7 +83,7 @@ fn what_became_a_past_state_meanwhile_keeps_its_chunks() {
     let object = world.file("f", &content);
     world.scatter(object, &mut content, 2);
     let meanwhile = |_: &Layout| {
-        world.datasets.snapshot("pool/a@s", false, "").unwrap();
+        world.datasets.snapshots().take("pool/a@s", false, "").unwrap();
         world.write(object, 0, &noise(8, 4096));
         world.datasets.commit_all().unwrap();
         true

@@ -146,7 +146,7 @@ impl Clockwork {
     pub(crate) fn commit_due(&self) -> Result<Duration, EngineError> {
         self.open.check()?;
         let interval = self.commit_interval().as_nanos() as u64;
-        let wait = self.datasets.commit_due(interval)?;
+        let wait = self.datasets.flusher().commit_due(interval)?;
         Ok(Duration::from_nanos(wait.min(self.catch_up_due(interval))))
     }
 
@@ -178,7 +178,7 @@ impl Clockwork {
                 0 => self.store_step()?,
                 1 => self.upkeep_step()?,
                 2 => self.mover_step()?.is_none(),
-                _ => self.datasets.write_ahead_step(),
+                _ => self.datasets.flusher().write_ahead_step(),
             };
             if worked {
                 break;
@@ -223,7 +223,7 @@ impl Clockwork {
         self.alarms.report();
         self.integrity.metadata.report_unreadable();
         self.devices.bring_up_to_date();
-        let swept = match self.datasets.sweep_step(SWEEP_RECORDS) {
+        let swept = match self.datasets.sweeper().step(SWEEP_RECORDS) {
             Ok(progress) => progress == Progress::More,
             // What it cannot read keeps nobody from the rest, of all things not from a scrub.
             Err(error) => {
@@ -270,14 +270,14 @@ impl Clockwork {
     /// need not wait, or when much was written ahead, so that a recovery has little to verify.
     pub(super) fn flush_step(&self) -> Result<bool, EngineError> {
         self.open.check()?;
-        let worked = self.datasets.write_ahead_step();
+        let worked = self.datasets.flusher().write_ahead_step();
         // Much may be written that leaves hardly anything dirty (`dataset/src/writing/write_through.rs`), and what it takes the place of
         // gives no room back before the commit.
         let is_much = self.environment.budget.dirty_bytes() > 0 && {
             let part = self.chunks.available_bytes() / AHEAD_PART;
-            self.datasets.ahead_bytes() > part.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
+            self.datasets.environment().ahead.bytes() > part.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
         };
-        if is_much || !worked && self.datasets.wants_flush() {
+        if is_much || !worked && self.datasets.flusher().wants_flush() {
             self.datasets.commit_all()?;
             return Ok(true);
         }
@@ -338,7 +338,7 @@ mod tests {
             let before = engine.store().newest();
             while engine.clockwork().flush_step().unwrap() {}
             commits += u32::from(engine.store().newest() != before);
-            assert!(engine.datasets().ahead_bytes() <= 17 * MIB);
+            assert!(engine.datasets().environment().ahead.bytes() <= 17 * MIB);
         }
         // As many as keep room from being short, and no more.
         assert!((3..=8).contains(&commits), "{commits}");

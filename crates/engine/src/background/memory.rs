@@ -55,7 +55,7 @@ impl Memory {
         let fastest_bytes = sizes.find(|bytes| *bytes > 0).unwrap_or(u64::MAX);
         let dirty_most = (fastest_bytes / DIRTY_PART).max(DIRTY_BYTES_MIN);
         // What front ends keep, and what is known of chunks and segments, comes out of what would be lent.
-        let others_bytes = self.environment.front_end_bytes.load(Ordering::Relaxed);
+        let others_bytes = self.environment.front_ends.bytes();
         let store_bytes = self.chunks.memory().total_bytes() + self.chunks.ledger_bytes();
         self.environment
             .lend_memory(store_bytes + others_bytes, dirty_most);

@@ -38,7 +38,7 @@ impl LostMetadata {
     /// Looks, when the pool was opened, for datasets of which metadata is offline, and keeps these from being changed.
     pub(super) fn new(floors: &Floors, events: &Arc<EventLog>) -> Self {
         let keys = floors.chunks.keys_out_of_reach();
-        let kept = (!keys.is_empty()).then(|| floors.datasets.keep_from_changes(&keys));
+        let kept = (!keys.is_empty()).then(|| floors.datasets.flusher().keep_from_changes(&keys));
         let found = Self {
             pool: floors.pool.clone(),
             chunks: floors.chunks.clone(),
@@ -79,7 +79,7 @@ impl LostMetadata {
         if found.is_empty() {
             return;
         }
-        self.datasets.keep_stuck_from_changes();
+        self.datasets.flusher().keep_stuck_from_changes();
         let new: Vec<UnreadableMetadata> = {
             let mut told = self.told.lock();
             let found = found.into_iter();
@@ -120,7 +120,7 @@ impl LostMetadata {
             .collect();
         let count = places.len() as u64;
         let (pool, places) = (self.pool.name(), list_names(&places, NAMED_MAX, count));
-        let stuck = self.datasets.stuck();
+        let stuck = self.datasets.flusher().stuck();
         let stuck = match stuck.len() {
             0 => String::new(),
             count => format!(

@@ -560,7 +560,7 @@ mod tests {
         files.unlink(&root, ROOT, b"deleted").unwrap();
         files.sync().unwrap();
         engine.datasets().commit_all().unwrap();
-        while engine.datasets().sweep_step(1000).unwrap() == terrace_dataset::Progress::More {}
+        while engine.datasets().sweeper().step(1000).unwrap() == terrace_dataset::Progress::More {}
         // It is still there to be read, and nobody will.
         assert_eq!(scrub(&engine), (0, Vec::new()));
         flip(&device, &content(3));

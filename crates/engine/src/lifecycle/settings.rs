@@ -65,7 +65,7 @@ impl Lifecycle {
             let before = self.environment.budget.limit_bytes();
             if memory != before {
                 self.environment.budget.set_limit(memory);
-                self.datasets.size_caches();
+                self.datasets.environment().size_cache();
                 let (memtable_bytes, block_cache_bytes) = shares_of_store(&self.environment.budget);
                 self.chunks.set_memory(memtable_bytes, block_cache_bytes);
                 if memory < before {

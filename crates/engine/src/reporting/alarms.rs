@@ -104,7 +104,7 @@ impl Alarms {
 
     /// Tells of datasets of which retention held no checkpoint for want of room, and of those where it does again.
     fn report_unretained(&self) {
-        let lacking = self.datasets.without_room_to_retain();
+        let lacking = self.datasets.retained().without_room();
         let mut told = self.unretained.lock();
         if lacking.is_empty() && told.is_empty() {
             return;

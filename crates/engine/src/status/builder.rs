@@ -1,6 +1,6 @@
 //! Building [`Status`] and the I/O counters from what the floors below count. From memory alone: no device is read.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use terrace_chunk::ChunkStore;
 use terrace_dataset::{Datasets, Environment};
@@ -104,7 +104,7 @@ impl StatusBuilder {
         let cached = cache.bytes;
         let object_bytes = environment.caches.used_bytes();
         let heat_bytes = environment.heat_bytes();
-        let front_end_bytes = environment.front_end_bytes.load(Ordering::Relaxed);
+        let front_end_bytes = environment.front_ends.bytes();
         let ledger_bytes = self.chunks.ledger_bytes();
         let others = object_bytes + heat_bytes + front_end_bytes + ledger_bytes;
         MemoryStatus {
@@ -130,7 +130,8 @@ impl StatusBuilder {
         let segment = u64::from(self.pool.segment_bytes());
         let size = self.pool.total_segments() * segment;
         self.datasets
-            .describe_retained((size / RETAINED_PART).max(segment))
+            .retained()
+            .describe((size / RETAINED_PART).max(segment))
     }
 
     fn tier_status(&self) -> Vec<TierStatus> {

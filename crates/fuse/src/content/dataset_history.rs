@@ -38,7 +38,11 @@ impl DatasetPast {
 impl Past for DatasetPast {
     fn snapshots(&self) -> Result<Vec<(String, u64)>, FsError> {
         let name = self.state.name();
-        let snapshots = self.datasets.snapshots(Some(&name), false).map_err(FsError::io)?;
+        let snapshots = self
+            .datasets
+            .snapshots()
+            .list(Some(&name), false)
+            .map_err(FsError::io)?;
         Ok(snapshots
             .into_iter()
             .filter(|snapshot| snapshot.dataset == *name)

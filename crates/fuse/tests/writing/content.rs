@@ -24,7 +24,8 @@ impl Past for SnapshotsOnDemand {
     fn at(&self, when: &str) -> Result<terrace_fuse::PastView, terrace_dataset::FsError> {
         if let Some(name) = when.strip_prefix("take ") {
             self.datasets
-                .snapshot(&format!("pool/files@{name}"), false, "")
+                .snapshots()
+                .take(&format!("pool/files@{name}"), false, "")
                 .map_err(terrace_dataset::FsError::io)?;
             return self.snapshot(name);
         }

@@ -91,7 +91,8 @@ pub(crate) fn list(
     // A snapshot by its own name.
     if let Some(name) = target.as_deref().filter(|target| target.contains('@')) {
         let info = datasets
-            .snapshot_info(name)
+            .snapshots()
+            .info(name)
             .map_err(|error| failed(&what, &error))?;
         return Ok(json!([snapshot_row(mounts, blocks, &info)]));
     }
@@ -115,7 +116,8 @@ pub(crate) fn list(
     }
     if parameters.flag("snapshots")? {
         let snapshots = datasets
-            .snapshots(target.as_deref(), false)
+            .snapshots()
+            .list(target.as_deref(), false)
             .map_err(|error| failed(&what, &error))?;
         rows.extend(
             snapshots
@@ -204,7 +206,7 @@ pub(crate) fn rename(
     blocks.refuse_if_used(&held, "rename", &from)?;
     let still = mounts.hold_still();
     let outcome = if from.contains('@') {
-        datasets.rename_snapshot(&from, &to)
+        datasets.snapshots().rename(&from, &to)
     } else {
         datasets.rename(&from, &to)
     };
@@ -240,7 +242,7 @@ pub(crate) fn destroy(
     let still = mounts.hold_still();
     mounts.refuse_if_mounted("destroy", &name, recursive)?;
     let report = if name.contains('@') {
-        datasets.destroy_snapshot(&name, recursive, dry_run)
+        datasets.snapshots().destroy(&name, recursive, dry_run)
     } else {
         datasets.destroy(&name, recursive, false, dry_run)
     };
@@ -262,7 +264,8 @@ pub(crate) fn snapshot(pool: &OpenPool, parameters: &Parameters) -> Result<Value
     let checkpoint = pool
         .engine()
         .datasets()
-        .snapshot(&name, parameters.flag("recursive")?, &note);
+        .snapshots()
+        .take(&name, parameters.flag("recursive")?, &note);
     let checkpoint = checkpoint.map_err(|error| refused(&format!("take snapshot '{name}'"), &error))?;
     pool.engine().event("snapshot", &format!("'{name}' was taken"));
     Ok(json!({ "name": name, "checkpoint": checkpoint }))
@@ -273,9 +276,12 @@ pub(crate) fn hold(pool: &OpenPool, parameters: &Parameters) -> Result<Value, Fa
     let (tag, name) = (parameters.text("tag")?, parameters.text("name")?);
     let datasets = pool.engine().datasets();
     let (what, outcome) = if parameters.flag("release")? {
-        (format!("release '{name}'"), datasets.release(&tag, &name))
+        (
+            format!("release '{name}'"),
+            datasets.snapshots().release(&tag, &name),
+        )
     } else {
-        (format!("hold '{name}'"), datasets.hold(&tag, &name))
+        (format!("hold '{name}'"), datasets.snapshots().hold(&tag, &name))
     };
     outcome.map_err(|error| refused(&what, &error))?;
     Ok(Value::Null)
@@ -292,7 +298,7 @@ pub(crate) fn prune(pool: &OpenPool, parameters: &Parameters) -> Result<Value, F
         )
         .as_usage());
     }
-    let report = pool.engine().datasets().prune(&name, dry_run);
+    let report = pool.engine().datasets().retained().prune(&name, dry_run);
     let report = report.map_err(|error| failed(&format!("prune '{name}'"), &error))?;
     Ok(json!({ "pruned": !dry_run, "checkpoints": report.snapshots }))
 }

@@ -64,6 +64,7 @@ pub(crate) fn placement(
             };
             let datasets = pool.engine().datasets();
             datasets
+                .properties()
                 .set(&subject.dataset, "pin", &tier)
                 .map_err(|error| failed(&what, &error))?;
             properties::move_to_pins(pool, &subject.dataset)?

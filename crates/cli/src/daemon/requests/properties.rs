@@ -35,6 +35,7 @@ pub(crate) fn get_properties(pool: &OpenPool, parameters: &Parameters) -> Result
     for name in names {
         for property in &wanted {
             for found in datasets
+                .properties()
                 .get(&name, property)
                 .map_err(|error| refused(&what, &error))?
             {
@@ -54,7 +55,8 @@ pub(crate) fn get_properties(pool: &OpenPool, parameters: &Parameters) -> Result
 fn past_properties(pool: &OpenPool, what: &str, name: &str, wanted: &[String]) -> Result<Value, Failure> {
     let datasets = pool.engine().datasets();
     let info = datasets
-        .snapshot_info(name)
+        .snapshots()
+        .info(name)
         .map_err(|error| failed(what, &error))?;
     let mut facts = vec![
         ("type", json!("snapshot")),
@@ -68,7 +70,7 @@ fn past_properties(pool: &OpenPool, what: &str, name: &str, wanted: &[String]) -
     // It is in a record of its own, which need not be readable for all else.
     let asks_for_size = |property: &String| ["all", "size", "volsize"].contains(&property.as_str());
     if wanted.iter().any(asks_for_size) {
-        let size = datasets.snapshot_size(name);
+        let size = datasets.snapshots().size(name);
         let size = size.map_err(|error| failed(what, &error))?;
         facts.extend(size.map(|bytes| ("size", json!(bytes))));
     }
@@ -108,7 +110,7 @@ pub(crate) fn set_properties(
     }
     // A mistake in one of them leaves the others as they are too.
     for (property, value) in &properties {
-        let checked = datasets.check_set(&name, property, value);
+        let checked = datasets.properties().check_set(&name, property, value);
         checked.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
     }
     let sectors = properties.iter().any(|(property, _)| property == "block_size");
@@ -118,7 +120,7 @@ pub(crate) fn set_properties(
     };
     let (writable, mut answer) = (readonly::writable_from(pool, &name), Value::Null);
     for (property, value) in &properties {
-        let outcome = datasets.set(&name, property, value);
+        let outcome = datasets.properties().set(&name, property, value);
         outcome.map_err(|error| refused(&format!("set {property} of '{name}'"), &error))?;
         if property == "pin" {
             pin_changed(pool, &name);
@@ -151,7 +153,7 @@ pub(crate) fn inherit(
     let datasets = pool.engine().datasets();
     // Whoever has no value of his own stays as he is, in use or not.
     let has_own = |name: &str| {
-        let found = datasets.get(name, &property).into_iter().flatten();
+        let found = datasets.properties().get(name, &property).into_iter().flatten();
         found.into_iter().any(|found| found.source == Source::Local)
     };
     let mut names = vec![name.clone()];
@@ -171,7 +173,7 @@ pub(crate) fn inherit(
     };
     let (writable, mut answer, mut outcome) = (readonly::writable_from(pool, &name), Value::Null, Ok(()));
     for (at, name) in names.iter().enumerate() {
-        if let Err(error) = datasets.inherit(name, &property) {
+        if let Err(error) = datasets.properties().inherit(name, &property) {
             let failure = refused(&what(name), &error);
             outcome = Err(Failure {
                 usage: failure.usage && at == 0,
@@ -216,6 +218,7 @@ pub(crate) fn pinned_with(pool: &OpenPool, name: &str) -> Vec<String> {
     let datasets = pool.engine().datasets();
     let has_its = |other: &str| {
         let pin = datasets
+            .properties()
             .get(other, "pin")
             .ok()
             .and_then(|pins| pins.into_iter().next());

@@ -115,7 +115,7 @@ pub fn identity_of(datasets: &Datasets, what: &str, name: &str) -> Result<KnownI
     Ok(KnownIdentity {
         dataset: datasets.state(dataset).map_err(told)?.number(),
         checkpoint: match name.contains('@') {
-            true => Some(datasets.snapshot_info(name).map_err(told)?.checkpoint),
+            true => Some(datasets.snapshots().info(name).map_err(told)?.checkpoint),
             false => None,
         },
     })

@@ -2,30 +2,28 @@
 //!
 //! Invariant: of files nothing is kept; one is compared as it is met.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
-use terrace_store::{Store, StoreError};
+use terrace_store::StoreError;
 
 use super::{CheckReport, Place, object_of};
-use crate::records::{
-    Counters, InodeRecord, Preallocated, damaged, decode_region, for_each, keys, split_value,
-};
+use crate::records::{InodeRecord, PoolRecords, Preallocated, RegionRecord, keys, split_value};
 
 /// Compares each file's record with its regions, and sums them up for `check_counters`.
 pub(crate) fn check_preallocated(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     existing: &BTreeSet<u32>,
     report: &mut CheckReport,
 ) -> Result<(), StoreError> {
     let mut unknown = None;
-    for_each(store, keys::TABLE_INODE, |key, value| {
+    records.for_each(keys::TABLE_INODE, |key, value| {
         let place = object_of(key)?;
         // One that does not decode is named where names are compared.
         let inode = split_value(value).and_then(|(_, payload)| InodeRecord::decode(payload));
         if let Ok(inode) = inode
             && let Some(preallocated) = &inode.preallocated
             && existing.contains(&place.0)
-            && let Err(error) = check_file(store, place, inode.body, preallocated, report)
+            && let Err(error) = check_file(records, place, inode.body, preallocated, report)
         {
             unknown = unknown.take().or(Some(error));
         }
@@ -35,37 +33,23 @@ pub(crate) fn check_preallocated(
 }
 
 fn check_file(
-    store: &Arc<dyn Store>,
+    records: PoolRecords<'_>,
     place: Place,
     body: u64,
     preallocated: &Preallocated,
     report: &mut CheckReport,
 ) -> Result<(), StoreError> {
-    let newest_snapshot = match store.get(&keys::counters(place.0))? {
-        Some(value) => {
-            let counters =
-                Counters::decode(&value).map_err(|cause| damaged("a dataset's counters", &cause))?;
-            counters.preallocated.since
-        }
-        None => 0,
-    };
+    let counters = records.dataset(place.0).counters()?.unwrap_or_default();
     let (mut mapped, mut own) = (0, 0);
-    let mut from = keys::region(place.0, body, 0);
-    let to = keys::region_end(place.0, body);
-    loop {
-        let records = store.scan(&from, &to, 1024)?;
-        for (key, value) in &records {
-            let region = keys::parse_region(key)
-                .map_err(|cause| damaged("a key", &cause))?
-                .2;
-            let (of_mapped, of_own) = preallocated.count(region, &decode_region(value)?.record);
-            mapped += of_mapped;
-            own += of_own;
-        }
-        let Some((last, _)) = records.last() else { break };
-        from = last.to_vec();
-        from.push(0);
-    }
+    let (from, to) = (keys::region(place.0, body, 0), keys::region_end(place.0, body));
+    records.for_range(from, &to, |key, value| {
+        let (.., region) = keys::parse_region(key)?;
+        let (_, payload) = split_value(value)?;
+        let (of_mapped, of_own) = preallocated.count(region, &RegionRecord::decode(payload)?);
+        mapped += of_mapped;
+        own += of_own;
+        Ok(())
+    })?;
     if (mapped, own) != (preallocated.mapped_blocks, preallocated.own_blocks) {
         report.problem(|| {
             format!(
@@ -77,6 +61,6 @@ fn check_file(
     let totals = &mut report.counters(place.0, place.1).preallocated;
     totals.blocks += preallocated.blocks();
     totals.mapped_blocks += preallocated.mapped_blocks;
-    totals.own_blocks += preallocated.own_blocks_since(newest_snapshot);
+    totals.own_blocks += preallocated.own_blocks_since(counters.preallocated.since);
     Ok(())
 }

@@ -55,10 +55,11 @@ impl Run {
         for index in 0..self.filesystems.len() {
             while let Some(short) = self.filesystems[index].snapshots.keys().next().cloned() {
                 let full = format!("{}@{short}", self.filesystems[index].name);
-                let _ = engine.datasets().release("tag", &full);
+                let _ = engine.datasets().snapshots().release("tag", &full);
                 engine
                     .datasets()
-                    .destroy_snapshot(&full, false, false)
+                    .snapshots()
+                    .destroy(&full, false, false)
                     .map_err(|error| Violation(format!("{full} cannot be destroyed: {error}")))?;
                 self.filesystems[index].snapshots.remove(&short);
             }
@@ -116,15 +117,15 @@ impl Run {
         let engine = self.engine()?;
         let datasets = engine.datasets();
         let forgotten = || -> Result<(), DatasetError> {
-            for snapshot in datasets.snapshots(None, false)? {
+            for snapshot in datasets.snapshots().list(None, false)? {
                 if !snapshot.holds.is_empty() {
-                    datasets.release("tag", &snapshot.name)?;
+                    datasets.snapshots().release("tag", &snapshot.name)?;
                 }
-                datasets.destroy_snapshot(&snapshot.name, false, false)?;
+                datasets.snapshots().destroy(&snapshot.name, false, false)?;
             }
             for dataset in datasets.list(None)? {
-                datasets.set(&dataset.name, "retention", "none")?;
-                datasets.prune(&dataset.name, false)?;
+                datasets.properties().set(&dataset.name, "retention", "none")?;
+                datasets.retained().prune(&dataset.name, false)?;
             }
             Ok(())
         };

@@ -105,7 +105,7 @@ impl Run {
         if many {
             return Ok(());
         }
-        let made = engine.datasets().snapshot(&full, recursive, "");
+        let made = engine.datasets().snapshots().take(&full, recursive, "");
         let certain = made.is_ok();
         for index in &filesystems {
             let filesystem = &mut self.filesystems[*index];
@@ -173,7 +173,7 @@ impl Run {
                 there
             });
             for (short, snapshot) in &mut filesystem.snapshots {
-                if let Ok(info) = datasets.snapshot_info(&format!("{name}@{short}")) {
+                if let Ok(info) = datasets.snapshots().info(&format!("{name}@{short}")) {
                     let tagged = !info.holds.is_empty();
                     ensure!(
                         tagged == snapshot.tagged || !known.contains(short),
@@ -198,7 +198,7 @@ impl Run {
     /// After an opening: no snapshot is there that was destroyed, or never made.
     pub(crate) fn check_names(&mut self) -> Check {
         let engine = self.engine()?;
-        let list = engine.datasets().snapshots(None, false);
+        let list = engine.datasets().snapshots().list(None, false);
         let list = list.map_err(|error| Violation(format!("snapshots cannot be listed: {error}")))?;
         for found in list {
             let of_filesystem = self.filesystems.iter().find(|one| one.name == found.dataset);
@@ -233,7 +233,7 @@ impl Run {
             && let Some(short) = volume.snapshots.keys().next().cloned()
         {
             let full = format!("{}@{short}", volume.name);
-            return match self.engine()?.datasets().destroy_snapshot(&full, false, false) {
+            return match self.engine()?.datasets().snapshots().destroy(&full, false, false) {
                 Ok(_) => {
                     trace!(self.trace, "destroyed {full}");
                     self.volumes[0].snapshots.remove(&short);
@@ -258,7 +258,7 @@ impl Run {
             .snapshots
             .get(&short)
             .is_some_and(|snapshot| snapshot.tagged);
-        match engine.datasets().destroy_snapshot(&full, false, false) {
+        match engine.datasets().snapshots().destroy(&full, false, false) {
             Ok(_) => {
                 trace!(self.trace, "destroyed {full}");
                 ensure!(!tagged, "{full} was destroyed although it is held");
@@ -302,7 +302,7 @@ impl Run {
             let index = self.random.index(self.filesystems.len());
             let name = self.filesystems[index].name.clone();
             let before = self.now_seconds();
-            return match engine.datasets().prune(&name, false) {
+            return match engine.datasets().retained().prune(&name, false) {
                 Ok(report) => {
                     trace!(self.trace, "prune {name}: {} gone", report.snapshots.len());
                     self.compare_retained(index, None, before)
@@ -327,7 +327,8 @@ impl Run {
             }
             let renamed = engine
                 .datasets()
-                .rename_snapshot(&full, &format!("{}@{other}", self.filesystems[index].name));
+                .snapshots()
+                .rename(&full, &format!("{}@{other}", self.filesystems[index].name));
             trace!(self.trace, "rename {full} to {other}: {}", renamed.is_ok());
             let snapshots = &mut self.filesystems[index].snapshots;
             snapshots.insert(
@@ -357,9 +358,9 @@ impl Run {
             };
         }
         let done = if snapshot.tagged {
-            engine.datasets().release("tag", &full)
+            engine.datasets().snapshots().release("tag", &full)
         } else {
-            engine.datasets().hold("tag", &full)
+            engine.datasets().snapshots().hold("tag", &full)
         };
         trace!(self.trace, "hold or release {full}: {}", done.is_ok());
         match done {
@@ -493,7 +494,8 @@ impl Run {
         let list = self
             .engine()?
             .datasets()
-            .snapshots(Some(&filesystem.name), true)
+            .snapshots()
+            .list(Some(&filesystem.name), true)
             .map_err(|error| {
                 Violation(format!(
                     "the snapshots of {} cannot be listed: {error}",
@@ -517,7 +519,7 @@ impl Run {
     ) -> Check {
         let listed = self.listed(&self.filesystems[index])?;
         let after = self.now_seconds();
-        let lacking = self.engine()?.datasets().without_room_to_retain();
+        let lacking = self.engine()?.datasets().retained().without_room();
         let filesystem = &mut self.filesystems[index];
         let name = filesystem.name.clone();
         let lacks_room = lacking.iter().any(|(lacking, _)| *lacking == name);

@@ -106,7 +106,7 @@ impl Run {
                     let used = states.map(|state| counted(&state.tree) * 4096).max();
                     let used = used.unwrap_or(0);
                     let quota = self.filesystems[index].quota_bytes;
-                    let freeing = self.engine()?.datasets().sweep_pending();
+                    let freeing = self.engine()?.datasets().sweeper().is_pending();
                     let known = self.filesystems[index].quota_certain && !freeing;
                     ensure!(
                         !known || quota.is_some_and(|quota| used * 3 > quota),

@@ -34,7 +34,7 @@ impl Run {
             ),
             _ => ("dedup", (*self.random.pick(&["on", "off"])).to_owned()),
         };
-        let set = engine.datasets().set(&name, property, &value);
+        let set = engine.datasets().properties().set(&name, property, &value);
         trace!(self.trace, "{name}: {property}={value}: {}", set.is_ok());
         self.settings.property(&engine, &name, property, set.is_ok());
         match choice {
@@ -74,7 +74,10 @@ impl Run {
     /// Sets the durability of a dataset; whether that succeeded, and which one it has now.
     pub(in crate::fs) fn set_promise(&mut self, name: &str, promise: Promise) -> Check<(bool, Promise)> {
         let engine = self.engine()?;
-        let set = engine.datasets().set(name, "durability", promise.word());
+        let set = engine
+            .datasets()
+            .properties()
+            .set(name, "durability", promise.word());
         trace!(self.trace, "{name}: {promise:?}: {}", set.is_ok());
         self.settings.property(&engine, name, "durability", set.is_ok());
         drop(engine);
@@ -83,7 +86,7 @@ impl Run {
             self.excuse("set durability", &error.to_string())?;
         }
         // Asked for again, since it is not known what became of one that failed.
-        let found = self.engine()?.datasets().get(name, "durability");
+        let found = self.engine()?.datasets().properties().get(name, "durability");
         let found = found.map_err(|error| Violation(format!("durability of {name}: {error}")))?;
         let found = found.first().and_then(|found| Promise::of(&found.value));
         let found = found.ok_or_else(|| Violation(format!("{name} has no durability")))?;

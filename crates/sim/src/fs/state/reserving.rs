@@ -45,7 +45,11 @@ impl Run {
             return Ok(());
         };
         let size = volume.history.newest().size.to_string();
-        let set = self.engine()?.datasets().set(&volume.name, "reservation", &size);
+        let set = self
+            .engine()?
+            .datasets()
+            .properties()
+            .set(&volume.name, "reservation", &size);
         trace!(self.trace, "reserve {size} for {}: {}", volume.name, set.is_ok());
         match set {
             Ok(()) => {

@@ -82,7 +82,7 @@ impl Settings {
 }
 
 fn value_of(engine: &Engine, dataset: &str, property: &str) -> Option<String> {
-    let found = engine.datasets().get(dataset, property).ok()?;
+    let found = engine.datasets().properties().get(dataset, property).ok()?;
     found.first().map(|found| found.value.clone())
 }
 

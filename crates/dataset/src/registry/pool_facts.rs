@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use terrace_codec::{DecodeError, Reader, Writer};
 use terrace_store::{Batch, Sequence, Store, StoreError};
+use terrace_sync::{Mutex, rank};
 
 use crate::{
-    records::{Checkpoints, damaged, keys},
+    records::{Checkpoints, Job, PoolRecords, damaged, keys},
     settings::DatasetError,
 };
 
@@ -53,14 +53,15 @@ impl Facts {
 
 /// The facts as they are now.
 pub(crate) struct PoolFacts {
-    facts: Mutex<Facts>,
+    store: Arc<dyn Store>,
+    facts: Mutex<Facts, rank::dataset::Facts>,
     checkpoints: Arc<Checkpoints>,
 }
 
 impl PoolFacts {
     /// As they are recorded; of a new pool the first ones.
-    pub(crate) fn open(store: &dyn Store, next_sweep: u64) -> Result<Self, StoreError> {
-        let mut facts = match store.get(&keys::pool("facts"))? {
+    pub(crate) fn open(store: Arc<dyn Store>, next_sweep: u64) -> Result<Self, StoreError> {
+        let mut facts = match PoolRecords::of(store.as_ref()).get(&keys::pool("facts"))? {
             Some(value) => Facts::decode(&value).map_err(|cause| damaged("the pool's facts", &cause))?,
             None => Facts {
                 checkpoint: 1,
@@ -72,6 +73,7 @@ impl PoolFacts {
         Ok(Self {
             checkpoints: Arc::new(Checkpoints::new(facts.checkpoint)),
             facts: Mutex::new(facts),
+            store,
         })
     }
 
@@ -90,18 +92,29 @@ impl PoolFacts {
         Ok(number)
     }
 
-    /// A number for a sweep job; it is used up.
-    pub(crate) fn next_sweep(&self) -> u64 {
+    /// Numbers a sweep job and puts its record into the batch that makes it; the number is used up.
+    pub(crate) fn number_job(&self, batch: &mut Batch, job: Job) -> (u64, Job) {
         let mut facts = self.facts.lock();
+        let number = facts.next_sweep;
         facts.next_sweep += 1;
-        facts.next_sweep - 1
+        batch.put(keys::sweep(number), job.encode());
+        (number, job)
+    }
+
+    /// Deletes the record of a job of which nothing is left to do.
+    pub(crate) fn forget_job(&self, number: u64) -> Result<(), StoreError> {
+        let mut batch = Batch::new();
+        batch.delete(keys::sweep(number));
+        batch.privileged();
+        self.store.commit(batch)?;
+        Ok(())
     }
 
     /// Commits a batch that makes or destroys something that is numbered, together with the facts.
-    pub(crate) fn commit(&self, store: &Arc<dyn Store>, mut batch: Batch) -> Result<Sequence, StoreError> {
+    pub(crate) fn commit(&self, mut batch: Batch) -> Result<Sequence, StoreError> {
         let mut facts = self.facts.lock();
         facts.checkpoint = facts.checkpoint.max(self.checkpoints.current());
         batch.put(keys::pool("facts"), facts.encode());
-        store.commit(batch)
+        self.store.commit(batch)
     }
 }

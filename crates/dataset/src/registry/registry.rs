@@ -1,22 +1,23 @@
 //! `Registry`: all datasets of the pool by name and number, in RAM, and the pool's name, with which theirs begin.
 //!
-//! Invariants: names start with the pool's; a dataset's parent is in the registry too. Its locks are the last that are taken, and held
-//! for no call of the store.
+//! Invariants: names start with the pool's; a dataset's parent is in the registry too. The turn of administrative changes is the first
+//! lock that is taken; that of the names is the last, and held for no call of the store.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use parking_lot::RwLock;
+use terrace_sync::{Mutex, MutexGuard, RwLock, rank};
 
 use super::node::Node;
 use crate::{records::DatasetRecord, settings::DatasetError};
 
 /// See the module.
 pub(crate) struct Registry {
-    pool: RwLock<String>,
-    nodes: RwLock<Nodes>,
+    pool: String,
+    nodes: RwLock<Nodes, rank::dataset::Registry>,
+    turn: Mutex<(), rank::dataset::Administration>,
 }
 
 /// All by name and by number.
@@ -67,19 +68,25 @@ impl Nodes {
 }
 
 /// A dataset that gets another name: its old name, its new one, and its record then.
-pub(crate) type Renamed = (String, String, Arc<Node>, DatasetRecord);
+pub(super) type Renamed = (String, String, Arc<Node>, DatasetRecord);
 
 impl Registry {
     pub(crate) fn new(pool: &str) -> Self {
         Self {
-            pool: RwLock::new(pool.to_owned()),
+            pool: pool.to_owned(),
             nodes: RwLock::default(),
+            turn: Mutex::default(),
         }
     }
 
     /// The pool's name.
-    pub(crate) fn pool(&self) -> String {
-        self.pool.read().clone()
+    pub(crate) fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// One administrative change at a time.
+    pub(crate) fn administer(&self) -> MutexGuard<'_, (), rank::dataset::Administration> {
+        self.turn.lock()
     }
 
     pub(crate) fn insert(&self, name: String, node: Arc<Node>) {
@@ -97,26 +104,9 @@ impl Registry {
         let mut nodes = self.nodes.write();
         moved.iter().for_each(|(old, ..)| drop(nodes.remove(old)));
         for (_, new, node, record) in moved {
-            *node.record.write() = record.clone();
+            node.set_record(record.clone());
             node.state.set_name(new);
             nodes.insert(new.clone(), node.clone());
-        }
-    }
-
-    /// The pool has another name: all full names change.
-    pub(crate) fn rename_pool(&self, to: &str) {
-        let mut nodes = self.nodes.write();
-        let old: Vec<_> = nodes
-            .iter()
-            .map(|(name, node)| (name.clone(), node.clone()))
-            .collect();
-        *self.pool.write() = to.to_owned();
-        for (name, node) in old {
-            nodes.remove(&name);
-            let stored = node.record.read().name.clone();
-            let new = self.full_name(&stored);
-            node.state.set_name(&new);
-            nodes.insert(new, node);
         }
     }
 
@@ -174,27 +164,25 @@ impl Registry {
             .filter_map(|name| {
                 nodes
                     .get(name)
-                    .map(|node| (name.to_owned(), node.record.read().properties.clone()))
+                    .map(|node| (name.to_owned(), node.record().properties))
             })
             .collect()
     }
 
     pub(crate) fn full_name(&self, stored: &str) -> String {
-        let pool = self.pool.read();
-        if stored.is_empty() {
-            pool.clone()
-        } else {
-            format!("{pool}/{stored}")
+        match stored.is_empty() {
+            true => self.pool.clone(),
+            false => format!("{}/{stored}", self.pool),
         }
     }
 
     pub(crate) fn stored_name(&self, full: &str) -> Result<String, DatasetError> {
-        let pool = self.pool.read();
-        match full.strip_prefix(pool.as_str()) {
+        match full.strip_prefix(&self.pool) {
             Some("") => Ok(String::new()),
             Some(rest) if rest.starts_with('/') => Ok(rest[1..].to_owned()),
             _ => Err(DatasetError::Refused(format!(
-                "'{full}' does not lie in pool '{pool}'"
+                "'{full}' does not lie in pool '{}'",
+                self.pool
             ))),
         }
     }

@@ -1,25 +1,46 @@
-//! Checkpoints of the whole pool: all datasets frozen in one moment, committed, and held as long as retention wants.
+//! `Flusher`: commits what is dirty when it is time, and knows the datasets whose commits fail again and again.
 //!
-//! Invariants: what a checkpoint has of several datasets is of one moment; nothing later of them is committed before it is known
-//! which checkpoints are held; content kept only in RAM is left out until the pool is closed.
+//! Invariants: content kept only in RAM is left out; a dataset that cannot be committed keeps no other from being committed.
 
 use std::{
     cell::Cell,
     sync::{Arc, atomic::Ordering},
 };
 
-use terrace_store::{Batch, Sequence};
-
+use super::{checkpointer::Checkpointer, retained_checkpoints::RetainedCheckpoints};
 use crate::{
-    admin::{Borrowed, Datasets, Node},
+    live::Environment,
     records::keys,
+    registry::{Borrowed, Node, Registry},
     settings::{DatasetError, Durability},
 };
 
 /// Commits of a dataset that fail one after another, for metadata that cannot be read, until it is called stuck.
 const STUCK_COMMITS: u32 = 3;
 
-impl Datasets {
+/// See the module.
+pub struct Flusher {
+    environment: Arc<Environment>,
+    registry: Arc<Registry>,
+    checkpointer: Arc<Checkpointer>,
+    retained: Arc<RetainedCheckpoints>,
+}
+
+impl Flusher {
+    pub(crate) fn new(
+        environment: &Arc<Environment>,
+        registry: &Arc<Registry>,
+        checkpointer: &Arc<Checkpointer>,
+        retained: &Arc<RetainedCheckpoints>,
+    ) -> Self {
+        Self {
+            environment: environment.clone(),
+            registry: registry.clone(),
+            checkpointer: checkpointer.clone(),
+            retained: retained.clone(),
+        }
+    }
+
     /// Closes the current checkpoint as one state of the whole pool and hands it to the store: what the ticker
     /// does every `commit_interval`. Datasets with `durability=ram` are left out. Returns its number.
     /// Checkpoints that retention wants are held, those it lets go are given to the sweep.
@@ -28,7 +49,7 @@ impl Datasets {
             .registry
             .nodes_where(|node| node.state.settings().durability != Durability::Ram);
         let (checkpoint, failed) = self.commit_what_can_be(nodes, |_| {});
-        self.thin()?;
+        self.retained.thin()?;
         failed.map_or(Ok(checkpoint), Err)
     }
 
@@ -39,7 +60,10 @@ impl Datasets {
         environment
             .room
             .clear_landing(environment.budget.dirty_bytes() + environment.ahead.bytes());
-        let close = |nodes| self.close_checkpoint(nodes, |checkpoint, nodes| self.retain(checkpoint, nodes));
+        let close = |nodes| {
+            let retain = |checkpoint, nodes: &[Arc<Node>]| self.retained.retain(checkpoint, nodes);
+            self.checkpointer.close(nodes, retain)
+        };
         let note = |node: &Arc<Node>| {
             node.state.failed_commits().store(0, Ordering::Relaxed);
             done(node);
@@ -105,16 +129,6 @@ impl Datasets {
         worked
     }
 
-    /// The budget of memory has changed: so do the caches. What counts heat keeps its size until the next start.
-    pub fn size_caches(&self) {
-        self.environment.size_cache();
-    }
-
-    /// Bytes that were written ahead and wait for a commit.
-    pub fn ahead_bytes(&self) -> u64 {
-        self.environment.ahead.bytes()
-    }
-
     /// Whether so much is dirty that it should be committed before the interval is over. What `durability=ram` keeps does not
     /// count: it is not for the flusher.
     pub fn wants_flush(&self) -> bool {
@@ -163,26 +177,8 @@ impl Datasets {
         });
         // The others keep their word.
         self.environment.store.flush(self.environment.store.newest())?;
-        self.thin()?;
+        self.retained.thin()?;
         failed.map_or(Ok(wait.get()), Err)
-    }
-
-    /// Commits and flushes these, like an fsync of each: which checkpoints retention holds is for the ticker.
-    pub(crate) fn make_durable(&self, nodes: Vec<Arc<Node>>) -> Result<(), DatasetError> {
-        let (_, sequence) = self.close_checkpoint(nodes, |_, _| Ok(()))?;
-        self.environment.store.flush(sequence)?;
-        Ok(())
-    }
-
-    /// Commits and flushes everything, also what is kept only in RAM: before the pool is closed.
-    pub fn save_all(&self) -> Result<(), DatasetError> {
-        let save = || self.close_checkpoint(self.registry.nodes_where(|_| true), |_, _| Ok(()));
-        // What an earlier commit could not write is made up for by the first try, what came later by the second.
-        save().or_else(|_| save())?;
-        // Numbers that nothing was changed under are nowhere else, and must not be given again.
-        let sequence = self.facts.commit(&self.environment.store, Batch::new())?;
-        self.environment.store.flush(sequence)?;
-        Ok(())
     }
 
     /// Keeps datasets of which records lie between such keys (first and last) from being changed until the pool is opened again:
@@ -206,36 +202,5 @@ impl Datasets {
         let nodes = self.registry.nodes_where(|node| has_some(node.state.number()));
         nodes.iter().for_each(|node| node.state.keep_from_changes());
         nodes.iter().map(|node| node.state.name().to_string()).collect()
-    }
-
-    /// Freezes `nodes` in one moment, commits them, and calls `held` with the number before any later change of
-    /// them can be committed.
-    pub(crate) fn close_checkpoint(
-        &self,
-        mut nodes: Vec<Arc<Node>>,
-        held: impl FnOnce(u64, &[Arc<Node>]) -> Result<(), DatasetError>,
-    ) -> Result<(u64, Sequence), DatasetError> {
-        nodes.sort_by_key(|node| node.number());
-        nodes.dedup_by_key(|node| node.number());
-        // A dataset that nobody opened has nothing to freeze, but nothing may be committed to it meanwhile either.
-        let handles: Vec<_> = nodes.iter().filter_map(Borrowed::of).collect();
-        let locks = nodes.iter().map(|node| node.state.commit_lock_while_answered());
-        let locks: Vec<_> = locks.collect::<Result<_, _>>()?;
-        let live = || handles.iter().filter_map(Borrowed::live);
-        let paused: Vec<_> = live().map(|live| live.pause()).collect::<Result<_, _>>()?;
-        let checkpoint = self.checkpoints.close();
-        paused.into_iter().for_each(|paused| paused.freeze(checkpoint));
-        let mut failed = None;
-        for live in live() {
-            if let Err(error) = live.commit_frozen() {
-                failed = failed.or(Some(error));
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
-        held(checkpoint, &nodes)?;
-        drop(locks);
-        Ok((checkpoint, self.environment.store.newest()))
     }
 }
