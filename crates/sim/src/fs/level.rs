@@ -30,10 +30,10 @@ use crate::{
     },
     hardware::{Coverage, FaultKind, Random},
     rig::Shape,
-    run::{Check, Violation},
     trace,
     trace::Trace,
     violation,
+    violation::{Check, Violation},
 };
 
 /// A run of this level.

@@ -12,8 +12,9 @@ use crate::{
     ensure,
     fs::level::Run,
     hardware::Random,
-    run::{Check, Content, History, Violation},
+    models::{Content, History},
     trace,
+    violation::{Check, Violation},
 };
 
 /// Every guest has a name that begins so.

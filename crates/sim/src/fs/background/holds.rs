@@ -8,8 +8,8 @@ use crate::{
         level::Run,
         state::UNKNOWN_OBJECT,
     },
-    run::Check,
     trace,
+    violation::Check,
 };
 
 impl Run {

@@ -23,8 +23,9 @@ use crate::{
         state::{Body, Refused, TreeModel},
     },
     hardware::Random,
-    run::{Check, Content},
+    models::Content,
     trace,
+    violation::Check,
 };
 
 /// A change of a file, to be made while it is laid out anew.

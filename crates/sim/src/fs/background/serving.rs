@@ -17,8 +17,9 @@ use crate::{
         state::{BLOCK, BlocksModel, Promise, VolumeState},
     },
     hardware::Random,
-    run::{Check, Content, History, Violation},
+    models::{Content, History},
     trace,
+    violation::{Check, Violation},
 };
 
 /// What a guest's long write is cut into.

@@ -10,8 +10,8 @@ use terrace_store::Store;
 use crate::{
     ensure,
     fs::{level::Run, state::Body},
-    run::Check,
     trace,
+    violation::Check,
 };
 
 impl Run {

@@ -13,8 +13,8 @@ use crate::{
         level::Run,
         state::{BlocksModel, TreeModel, TreeState},
     },
-    run::{Check, Violation},
     trace,
+    violation::{Check, Violation},
 };
 
 impl Run {

@@ -10,7 +10,7 @@ use crate::{
         level::Run,
         state::{Body, Promise},
     },
-    run::{Check, Violation},
+    violation::{Check, Violation},
 };
 
 impl Run {

@@ -18,8 +18,8 @@ use crate::{
     fs::{level::Run, state::ROOT},
     hardware::{FaultKind, Machine, PAGE_BYTES, SharedRandom},
     rig::MIB,
-    run::{Check, Violation},
     trace, violation,
+    violation::{Check, Violation},
 };
 
 /// Pages of a device that hold its root slots.

@@ -19,8 +19,8 @@ use crate::{
             BlocksModel, FilesystemState, Retained, RetentionRule, SnapshotState, TreeState, VolumeSnapshot,
         },
     },
-    run::{Check, Violation},
     trace,
+    violation::{Check, Violation},
 };
 
 /// Rules of retention that the workload sets, with what they mean: (every so many seconds, for so long); 0: each.

@@ -8,7 +8,7 @@ use crate::{
         level::Run,
         state::{Body, ROOT, without_set_id},
     },
-    run::Check,
+    violation::Check,
 };
 
 impl Run {

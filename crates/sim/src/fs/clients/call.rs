@@ -13,8 +13,8 @@ use crate::{
         level::{Consequence, Run},
         state::{Body, Promise, Refused, TreeModel, TreeState},
     },
-    run::Check,
     trace, violation,
+    violation::Check,
 };
 
 /// What was done: the objects whose times may have changed.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     fs::{level::Run, state::TreeModel},
-    run::Check,
+    violation::Check,
 };
 
 const BLOCK_BYTES: u64 = 4096;

@@ -11,7 +11,8 @@ use crate::{
         level::Run,
         state::{Refused, TreeModel},
     },
-    run::{Check, Content},
+    models::Content,
+    violation::Check,
 };
 
 /// From here on a file is long: it is freed in the background.

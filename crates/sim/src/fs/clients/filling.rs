@@ -11,8 +11,9 @@ use crate::{
         state::{BlocksModel, Body, Promise, ROOT, UNKNOWN_OBJECT},
     },
     hardware::FaultKind,
-    run::{Check, Content},
+    models::Content,
     trace,
+    violation::Check,
 };
 
 impl Run {

@@ -10,7 +10,7 @@ use crate::{
         level::Run,
         state::{BlocksModel, Body, Node, Renaming, UNKNOWN_OBJECT},
     },
-    run::Check,
+    violation::Check,
 };
 
 impl Run {

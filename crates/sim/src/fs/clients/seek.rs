@@ -11,7 +11,7 @@ use crate::{
         level::Run,
         state::{BLOCK, BlocksModel},
     },
-    run::Check,
+    violation::Check,
 };
 
 /// Where the first block from `offset` on is that is a hole, or is none, as a `SEEK_HOLE` or `SEEK_DATA` answers.

@@ -13,8 +13,9 @@ use crate::{
         level::{Consequence, Run},
         state::{BlocksModel, Promise},
     },
-    run::{Check, Content},
+    models::Content,
     trace,
+    violation::Check,
 };
 
 /// What a volume is cut into if nothing else is said.

@@ -11,7 +11,7 @@ use crate::{
         level::Run,
         state::{Body, Node},
     },
-    run::Check,
+    violation::Check,
 };
 
 /// Objects that a filesystem of the run has at most.

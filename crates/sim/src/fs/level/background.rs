@@ -3,7 +3,7 @@
 //! What must hold: whatever fails, what the newest root needs is still held; the background comes to rest.
 
 use super::Run;
-use crate::{ensure, run::Check, violation};
+use crate::{ensure, violation, violation::Check};
 
 /// Steps of the background after which it must have come to rest.
 const STEPS_MAX: u64 = 50_000;

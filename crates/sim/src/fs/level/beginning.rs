@@ -11,8 +11,9 @@ use crate::{
         check::{RETENTIONS, dump},
         state::{BlocksModel, FilesystemState, Promise, TreeState, VolumeState},
     },
-    run::{Check, History, Violation},
+    models::History,
     trace,
+    violation::{Check, Violation},
 };
 
 impl Run {

@@ -7,7 +7,7 @@
 use terrace_dataset::FsError;
 
 use super::Run;
-use crate::{ensure, fs::state::Promise, run::Check, trace};
+use crate::{ensure, fs::state::Promise, trace, violation::Check};
 
 impl Run {
     pub(super) fn fsync(&mut self) -> Check {

@@ -5,8 +5,8 @@
 use super::Run;
 use crate::{
     fs::{check::RETENTIONS, state::Promise},
-    run::{Check, Violation},
     trace,
+    violation::{Check, Violation},
 };
 
 impl Run {

@@ -7,7 +7,7 @@
 use terrace_pool::DeviceState;
 
 use super::Run;
-use crate::{ensure, hardware::FaultKind, run::Check, trace};
+use crate::{ensure, hardware::FaultKind, trace, violation::Check};
 
 impl Run {
     pub(super) fn weather(&mut self) -> Check {

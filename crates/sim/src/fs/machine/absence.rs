@@ -16,8 +16,8 @@ use crate::{
     ensure,
     fs::level::Run,
     hardware::{FaultKind, Random},
-    run::Check,
     trace,
+    violation::Check,
 };
 
 /// Ticks within which everything must have been brought to a disk that was away.

@@ -17,8 +17,8 @@ use crate::{
     },
     hardware::{FRONT_BYTES, root_guard},
     rig::MIB,
-    run::Check,
     trace,
+    violation::Check,
 };
 
 /// Tiers that the pool of a run has at most.

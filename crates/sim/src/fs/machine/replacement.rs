@@ -21,8 +21,8 @@ use crate::{
     fs::level::Run,
     hardware::{FaultKind, Random},
     rig::MIB,
-    run::{Check, Violation},
     trace, violation,
+    violation::{Check, Violation},
 };
 
 /// Disks that a machine has at most.

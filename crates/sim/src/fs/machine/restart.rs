@@ -2,7 +2,7 @@
 
 use terrace_engine::Engine;
 
-use crate::{ensure, fs::level::Run, run::Check, trace};
+use crate::{ensure, fs::level::Run, trace, violation::Check};
 
 impl Run {
     /// What is warm and belongs to a file that there is: dataset, object, region, heat.

@@ -17,8 +17,8 @@ use crate::{
         level::Run,
         state::{BLOCK, Body, TreeModel},
     },
-    run::{Check, Violation},
     trace, violation,
+    violation::{Check, Violation},
 };
 
 /// What cannot be read.

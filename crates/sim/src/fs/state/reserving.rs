@@ -6,12 +6,7 @@
 
 use terrace_dataset::FsError;
 
-use crate::{
-    fs::level::Run,
-    hardware::Random,
-    run::{Check, Content},
-    trace, violation,
-};
+use crate::{fs::level::Run, hardware::Random, models::Content, trace, violation, violation::Check};
 
 /// Writes to the volume while the pool is full.
 const WRITES: u64 = 12;

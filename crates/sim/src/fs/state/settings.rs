@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use terrace_engine::Engine;
 use terrace_pool::{DeviceState, Landing, TierSettings};
 
-use crate::{ensure, fs::level::Run, run::Check};
+use crate::{ensure, fs::level::Run, violation::Check};
 
 /// Properties of the labels that say what shall become of a device.
 const LEAVING_PREFIX: &str = "device.";

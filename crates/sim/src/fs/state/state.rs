@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use terrace_dataset::{Filesystem, Volume};
 
 use super::model::{BlocksModel, TreeModel, UNKNOWN_OBJECT};
-use crate::run::History;
+use crate::models::History;
 
 /// A state of a tree; `exact` unless the operation that made it failed on the way, so that its times are not known.
 #[derive(Debug, Clone)]

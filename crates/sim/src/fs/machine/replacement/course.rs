@@ -12,8 +12,8 @@ use crate::{
     ensure,
     fs::{level::Run, machine::Lost},
     hardware::FaultKind,
-    run::Check,
     trace, violation,
+    violation::Check,
 };
 
 /// Times that a replacement is begun at most.

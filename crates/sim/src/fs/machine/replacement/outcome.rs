@@ -12,8 +12,8 @@ use crate::{
     ensure,
     fs::{level::Run, machine::Lost},
     rig::MIB,
-    run::{Check, Violation},
     trace,
+    violation::{Check, Violation},
 };
 
 impl Run {

@@ -2,32 +2,39 @@
 //!
 //! What must hold: a full pool refuses new data, lets go of old data, and then takes new data again.
 
-use super::Run;
+use super::background::{Background, Rest};
 use crate::{
+    act::Act,
     hardware::FaultKind,
-    run::{Check, Content},
-    store::model::{ChunkUse, Value},
+    models::Content,
+    store::{
+        model::{ChunkUse, Value},
+        world::StoreWorld,
+    },
     trace,
+    violation::Check,
 };
 
-impl Run {
-    /// Writes until the pool is full, then makes room again.
-    pub(super) fn fill_up(&mut self) -> Check {
-        if self.random.chance(1, 2) {
+/// Writes until the pool is full, then makes room again.
+pub(crate) struct FillUp;
+
+impl Act<StoreWorld> for FillUp {
+    fn perform(&mut self, world: &mut StoreWorld) -> Check {
+        if world.random.chance(1, 2) {
             return Ok(());
         }
-        trace!(self.trace, "filling up");
-        let newest = self.model.newest();
+        trace!(world.trace, "filling up");
+        let newest = world.model.newest();
         for number in 0..120u64 {
             let contents: Vec<Content> = (0..8)
                 .map(|_| Content {
                     texture: 0,
-                    seed: self.random.next(),
+                    seed: world.random.next(),
                     length: 131_072,
                 })
                 .collect();
-            let before = self.coverage.count(FaultKind::PoolFull);
-            let Some(written) = self.write_chunks(&contents, false)? else {
+            let before = world.coverage.count(FaultKind::PoolFull);
+            let Some(written) = world.write_chunks(&contents, false)? else {
                 break;
             };
             let uses = written
@@ -41,7 +48,7 @@ impl Run {
                 .collect();
             let mut key = vec![0x22, 9];
             key.extend_from_slice(&number.to_be_bytes());
-            self.commit(
+            world.commit(
                 vec![(
                     key,
                     Some(Value {
@@ -52,13 +59,13 @@ impl Run {
                 written,
                 false,
             )?;
-            if self.coverage.count(FaultKind::PoolFull) > before || self.model.newest() < newest {
+            if world.coverage.count(FaultKind::PoolFull) > before || world.model.newest() < newest {
                 break;
             }
         }
-        self.background()?;
+        Background.perform(world)?;
         // Deleting always works.
-        let doomed: Vec<Vec<u8>> = self
+        let doomed: Vec<Vec<u8>> = world
             .model
             .live()
             .keys()
@@ -68,11 +75,11 @@ impl Run {
         for keys in doomed.chunks(16) {
             let changes = keys
                 .iter()
-                .filter(|key| self.model.live().contains_key(*key))
+                .filter(|key| world.model.live().contains_key(*key))
                 .map(|key| (key.clone(), None))
                 .collect();
-            self.commit(changes, Vec::new(), true)?;
+            world.commit(changes, Vec::new(), true)?;
         }
-        self.rest()
+        Rest.perform(world)
     }
 }

@@ -6,28 +6,33 @@ use std::mem::swap;
 
 use terrace_store::{Compression, Flow, Placement};
 
-use super::Run;
+use super::background::{Background, Rest};
 use crate::{
-    run::Check,
-    store::model::{ChunkUse, Value},
+    act::Act,
+    hardware::Random,
+    store::{
+        model::{ChunkUse, Value},
+        world::StoreWorld,
+    },
     trace,
+    violation::Check,
 };
 
-impl Run {
-    /// Now and then, by chance of its own.
-    pub(super) fn hold_now_and_then(&mut self) -> Check {
-        if self.lying || self.broken || self.store.is_none() || !self.aside.chance(1, 12) {
-            return Ok(());
+/// Now and then, by chance of its own.
+pub(crate) struct HoldOverDeath {
+    random: Random,
+}
+
+impl HoldOverDeath {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            random: Random::new(seed ^ 0xA51D_E000_0000),
         }
-        swap(&mut self.random, &mut self.aside);
-        let done = self.hold_over_death();
-        swap(&mut self.random, &mut self.aside);
-        done
     }
 
-    fn hold_over_death(&mut self) -> Check {
+    fn hold(world: &mut StoreWorld) -> Check {
         let with_chunks = |value: &Value| !value.uses.is_empty();
-        let candidates: Vec<(Vec<u8>, ChunkUse)> = self
+        let candidates: Vec<(Vec<u8>, ChunkUse)> = world
             .model
             .live()
             .iter()
@@ -37,38 +42,39 @@ impl Run {
         if candidates.is_empty() {
             return Ok(());
         }
-        let (_, held) = *self.random.pick(&candidates);
-        trace!(self.trace, "holding {} over its death", held.id);
+        let (_, held) = *world.random.pick(&candidates);
+        trace!(world.trace, "holding {} over its death", held.id);
         let placement = Placement::Landing(Flow::Random);
-        let Some(written) = self.write_as(&[held.content], Compression::Lz4, true, placement, false)? else {
+        let Some(written) = world.write_as(&[held.content], Compression::Lz4, true, placement, false)? else {
             return Ok(());
         };
         // An opening takes what is held away.
         let id = written.first().map(|written| written.id);
-        self.held
+        world
+            .held
             .extend(written.into_iter().map(|written| (written, held.content)));
         let with_it = |value: &Value| value.uses.iter().any(|chunk| chunk.id == held.id);
-        let doomed: Vec<_> = self
+        let doomed: Vec<_> = world
             .model
             .live()
             .iter()
             .filter(|(_, value)| with_it(value))
             .collect();
         let doomed = doomed.into_iter().map(|(key, _)| (key.clone(), None)).collect();
-        self.commit(doomed, Vec::new(), false)?;
+        world.commit(doomed, Vec::new(), false)?;
         for _ in 0..3 {
-            self.background()?;
+            Background.perform(world)?;
         }
-        let Some(at) = self.held.iter().position(|(written, _)| Some(written.id) == id) else {
+        let Some(at) = world.held.iter().position(|(written, _)| Some(written.id) == id) else {
             return Ok(());
         };
-        let (written, content) = self.held.swap_remove(at);
-        if self.leaving.chance(1, 2) {
+        let (written, content) = world.held.swap_remove(at);
+        if world.leaving.chance(1, 2) {
             // Nobody commits it any more, and nobody deletes anything for its sake.
-            trace!(self.trace, "giving {} up", written.id);
+            trace!(world.trace, "giving {} up", written.id);
             drop(written);
-            self.held.clear();
-            return self.rest();
+            world.held.clear();
+            return Rest.perform(world);
         }
         let value = Value {
             uses: vec![ChunkUse {
@@ -78,7 +84,20 @@ impl Run {
             }],
             padding: Vec::new(),
         };
-        let key = self.key();
-        self.commit(vec![(key, Some(value))], vec![written], false)
+        let key = world.key();
+        world.commit(vec![(key, Some(value))], vec![written], false)
+    }
+}
+
+impl Act<StoreWorld> for HoldOverDeath {
+    fn perform(&mut self, world: &mut StoreWorld) -> Check {
+        if !world.is_sound() || !self.random.chance(1, 12) {
+            return Ok(());
+        }
+        // What is done for it draws from its chance too.
+        swap(&mut world.random, &mut self.random);
+        let done = Self::hold(world);
+        swap(&mut world.random, &mut self.random);
+        done
     }
 }

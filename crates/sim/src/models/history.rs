@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::outcome::Check;
+use crate::violation::Check;
 
 /// States since the newest durable one, which is the first.
 #[derive(Debug, Clone)]

@@ -1,28 +1,28 @@
-//! Clients of the store that write: chunks of every kind, batches that name them, and flushes.
+//! Writing to the store: chunks of every kind, batches that name them, and flushes.
 //!
 //! Invariants: the model takes a batch when the store has acknowledged it, or when it may have happened (a commit that
 //! failed for a reason outside); references of a batch follow from what its records replace, new ones first; a batch that
 //! only deletes is never refused on a full pool.
 
 use terrace_store::{
-    Batch, Compression, Dedup, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Trial, Written,
+    Batch, ChunkId, Compression, Dedup, Flow, Owner, Piece, Placement, Sequence, Store, StoreError, Trial,
+    Written,
 };
 
 use super::{
-    Consequence, Run,
-    again::{RECENT_MAX, Recent},
+    recent_writes::Recent,
+    world::{Consequence, StoreWorld},
 };
 use crate::{
     ensure,
     hardware::FaultKind,
-    run::{Check, Content},
-    store::model::{ChunkUse, MARKER_KEY, Value, marker_number},
+    models::Content,
+    store::model::{MARKER_KEY, Value, marker_number},
     trace, violation,
+    violation::Check,
 };
 
-/// Keys that the workload uses.
-const KEYS: u64 = 120;
-impl Run {
+impl StoreWorld {
     fn placement(&mut self) -> Placement {
         let tiers = self.rig.shape.tiers.len() as u64;
         match self.random.below(4) {
@@ -36,7 +36,7 @@ impl Run {
     }
 
     /// Writes chunks; `None` when it failed in a way that the caller need not care about.
-    pub(super) fn write_chunks(
+    pub(crate) fn write_chunks(
         &mut self,
         contents: &[Content],
         privileged: bool,
@@ -49,10 +49,7 @@ impl Run {
         ]);
         let dedup = self.random.chance(4, 5);
         let placement = self.placement();
-        if self.recent.len() == RECENT_MAX {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(Recent {
+        self.recent.remember(Recent {
             after: self.model.newest(),
             contents: contents.to_vec(),
             compression,
@@ -62,7 +59,7 @@ impl Run {
         self.write_as(contents, compression, dedup, placement, privileged)
     }
 
-    pub(super) fn write_as(
+    pub(crate) fn write_as(
         &mut self,
         contents: &[Content],
         compression: Compression,
@@ -105,100 +102,8 @@ impl Run {
         }
     }
 
-    pub(super) fn note_full(&self, error: &StoreError) {
-        if let StoreError::NoSpace = error {
-            self.coverage.hit(FaultKind::PoolFull);
-        }
-    }
-
-    pub(super) fn key(&mut self) -> Vec<u8> {
-        let number = self.random.below(KEYS);
-        let mut key = vec![0x20 + (number % 3) as u8, 1];
-        key.extend_from_slice(&number.to_be_bytes()[6..]);
-        if number.is_multiple_of(7) {
-            key.extend_from_slice(&[0xAB; 90]);
-        }
-        key
-    }
-
-    pub(super) fn commit_batch(&mut self) -> Check {
-        let keys: Vec<Vec<u8>> = (0..self.random.between(1, 6)).map(|_| self.key()).collect();
-        let most = *self.random.pick(&[5_000, 20_000, 60_000, 131_072]);
-        let count = if self.random.chance(1, 5) {
-            0
-        } else {
-            self.random.between(1, 6)
-        };
-        let contents: Vec<Content> = (0..count)
-            .map(|_| Content::choose(&mut self.random, most))
-            .collect();
-        let mut fresh = Vec::new();
-        if !contents.is_empty() {
-            let Some(written) = self.write_chunks(&contents, false)? else {
-                return Ok(());
-            };
-            fresh = written.into_iter().zip(contents).collect();
-        }
-        if self.random.chance(1, 8) && !fresh.is_empty() {
-            // Kept for a later batch, or for none.
-            self.held.append(&mut fresh);
-            return Ok(());
-        }
-        if self.random.chance(1, 3) {
-            fresh.append(&mut self.held);
-        }
-        let mut changes: Vec<(Vec<u8>, Option<Value>)> = Vec::new();
-        for key in keys {
-            if changes.iter().any(|(other, _)| *other == key) {
-                continue;
-            }
-            if self.random.chance(1, 5) {
-                changes.push((key, None));
-                continue;
-            }
-            let mut value = Value::default();
-            for _ in 0..self.random.below(4) {
-                // New chunks, or those of another record (a clone).
-                let shared = self.random.chance(1, 4);
-                if shared && !self.model.live().is_empty() {
-                    let index = self.random.index(self.model.live().len());
-                    let donor = self.model.live().values().nth(index);
-                    if let Some(chunk) = donor.and_then(|value| value.uses.first()) {
-                        value.uses.push(ChunkUse {
-                            blocks: self.random.between(1, 32) as i64,
-                            ..*chunk
-                        });
-                    }
-                } else if !fresh.is_empty() {
-                    let (written, content) = &fresh[self.random.index(fresh.len())];
-                    let blocks = i64::from(content.length.div_ceil(4096));
-                    value.uses.push(ChunkUse {
-                        id: written.id,
-                        content: *content,
-                        blocks,
-                    });
-                }
-            }
-            let long = self.random.chance(if self.wordy { 29 } else { 1 }, 30);
-            value.padding = vec![
-                self.random.next() as u8;
-                match (long, self.wordy) {
-                    (true, true) => self.random.between(8_000, 30_000),
-                    (true, false) => self.random.skewed(30_000),
-                    _ => self.random.skewed(300),
-                } as usize
-            ];
-            changes.push((key, Some(value)));
-        }
-        self.commit(
-            changes,
-            fresh.into_iter().map(|(written, _)| written).collect(),
-            false,
-        )
-    }
-
     /// Commits changes with the references that follow from them.
-    pub(super) fn commit(
+    pub(crate) fn commit(
         &mut self,
         mut changes: Vec<(Vec<u8>, Option<Value>)>,
         written: Vec<Written>,
@@ -252,11 +157,8 @@ impl Run {
                     store.newest()
                 );
                 let uses = changes.iter().filter_map(|(_, value)| value.as_ref());
-                for chunk in uses.flat_map(|value| &value.uses) {
-                    if self.known.insert(chunk.id) {
-                        self.told.push((chunk.id, number));
-                    }
-                }
+                let chunks = uses.flat_map(|value| &value.uses).map(|chunk| chunk.id);
+                self.log_copies.committed(chunks, number);
                 self.model.committed(changes, Some(sequence));
                 Ok(())
             }
@@ -297,7 +199,7 @@ impl Run {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self) -> Check {
+    pub(crate) fn flush(&mut self) -> Check {
         let store = self.store()?;
         let sequence = store.newest();
         match store.flush(sequence) {
@@ -318,14 +220,28 @@ impl Run {
     }
 
     /// Everything up to here is durable, repairs too: each is a batch.
-    pub(super) fn flushed(&mut self, sequence: Sequence) {
+    pub(crate) fn flushed(&mut self, sequence: Sequence) {
         self.model.flushed(sequence);
         self.note_copies_of_the_log();
-        self.ragged &= !std::mem::take(&mut self.mended);
+        self.condition.flushed();
     }
 
-    pub(super) fn drop_held(&mut self) -> Check {
-        self.held.clear();
-        Ok(())
+    /// After a flush: how far must all copies of the log be alike now?
+    fn note_copies_of_the_log(&mut self) {
+        let Some(store) = self.store.clone() else { return };
+        if !self.log_may_be_behind() {
+            self.log_copies.flushed(|_| false);
+            self.model.is_everywhere();
+            return;
+        }
+        let fastest = self.rig.shape.tiers[0].len();
+        let is_on_slower_disk = |id: ChunkId| matches!(store.chunk_info(id), Ok(Some(info)) if usize::from(info.device) >= fastest);
+        let alike = self.log_copies.flushed(is_on_slower_disk);
+        self.model.is_everywhere_until(alike);
+    }
+
+    /// Chunks were moved to a slower tier.
+    pub(crate) fn moved_to_slower_tier(&mut self) {
+        self.log_copies.moved(self.model.newest());
     }
 }

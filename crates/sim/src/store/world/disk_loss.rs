@@ -7,89 +7,27 @@
 //! lie on the lost disk; what has a copy on a disk that is there can be read, everything else is an
 //! error; and what is written then is there at the next opening.
 
-use std::sync::Arc;
-
 use terrace_chunk::ChunkStore;
 use terrace_pool::OpenOptions;
-use terrace_store::{Batch, ChunkId, Store};
+use terrace_store::{Batch, Store};
 
-use super::Run;
 use crate::{
     ensure,
-    hardware::FaultKind,
     rig::Rig,
-    run::{Check, Violation},
     store::model::{MARKER_KEY, StoreModel, Value, marker_number},
-    trace, violation,
+    violation,
+    violation::{Check, Violation},
 };
 
-impl Run {
-    /// With one device full, log and tables go on with one copy, or the log with one that does not count since its device fails: then
-    /// a loss may be the loss of the pool, or of the end of its log.
-    pub(super) fn look_at_mirrors(&mut self) {
-        let is_single = |store: &Arc<ChunkStore>| !store.is_mirrored() || store.is_stuck_on_failing();
-        self.single |= self.store.as_ref().is_some_and(is_single);
-    }
-
-    /// Whether the copy of the log on a slower disk may be behind that on the first one.
-    pub(crate) fn log_may_be_behind(&self) -> bool {
-        self.rig.shape.tiers.len() > 1 && self.rig.shape.copies[0] == 1
-    }
-
-    /// After a flush: how far must all copies of the log be alike now?
-    pub(super) fn note_copies_of_the_log(&mut self) {
-        let Some(store) = self.store.clone() else { return };
-        let told = std::mem::take(&mut self.told);
-        if !self.log_may_be_behind() {
-            self.model.is_everywhere();
-            return;
-        }
-        let fastest = self.rig.shape.tiers[0].len();
-        let elsewhere = |(id, _): &&(ChunkId, u64)| matches!(store.chunk_info(*id), Ok(Some(info)) if usize::from(info.device) >= fastest);
-        let alike = told.iter().filter(elsewhere).map(|(_, number)| *number).max();
-        self.model
-            .is_everywhere_until(alike.unwrap_or(0).max(self.moved_after));
-    }
-
-    /// The background brings the copy of the log on a slower disk up to date.
-    pub(super) fn catch_up_now_and_then(&mut self) {
-        let Some(store) = self.store.clone() else { return };
-        if self.losing.chance(1, 16) {
-            store.catch_up();
-            if self.rig.machine.is_powered() && !self.storm {
-                trace!(self.trace, "the copies of the log are alike");
-                self.model.is_everywhere();
-            }
-        }
-    }
-
-    /// Now and then, before an opening: what would be if a disk were gone.
-    pub(super) fn lose_a_disk(&mut self) -> Check {
-        let disks = self.rig.machine.disk_count();
-        if disks < 2 || self.stormed || self.single || self.lying || !self.losing.chance(1, 4) {
-            return Ok(());
-        }
-        let lost = self.losing.index(disks);
-        trace!(self.trace, "trial: disk {lost} is lost");
-        self.coverage.hit(FaultKind::LostForGood);
-        let (mut model, ragged) = (self.model.clone(), self.ragged);
-        if lost == 0 && self.log_may_be_behind() {
-            model.lose_the_newest();
-        }
-        let done = self.rig.try_out(|rig| without(rig, lost, model, ragged));
-        trace!(self.trace, "the end of the trial");
-        done
-    }
-}
-
-fn without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> Check {
+/// Opens the pool without a disk, and compares what it shows and takes.
+pub(super) fn open_without(rig: &mut Rig, lost: usize, mut model: StoreModel, ragged: bool) -> Check {
     rig.machine.cut_power_after(None);
     rig.machine.with_disk(lost, |disk, _| disk.vanished = true);
     let failed = |doing: &str, error: &dyn std::fmt::Display| {
         Violation(format!("without disk {lost}, {doing} failed: {error}"))
     };
     let store = rig.open(true).map_err(|error| failed("opening", &error))?;
-    let check_outdated = |store: &ChunkStore| {
+    let check_outdated = |store: &ChunkStore| -> Check {
         let outdated = store.pool().outdated();
         ensure!(
             outdated.is_empty(),

@@ -4,17 +4,24 @@
 
 use terrace_store::{ChunkId, Store};
 
-use super::Run;
-use crate::{ensure, run::Check, store::model::Value};
+use crate::{
+    act::Act,
+    ensure,
+    store::{model::Value, world::StoreWorld},
+    violation::Check,
+};
 
-impl Run {
-    pub(super) fn read_some(&mut self) -> Check {
-        let store = self.store()?;
-        for _ in 0..self.random.between(1, 5) {
-            let key = self.key();
+/// Some records, their chunks, and a stretch of keys are read.
+pub(crate) struct Read;
+
+impl Act<StoreWorld> for Read {
+    fn perform(&mut self, world: &mut StoreWorld) -> Check {
+        let store = world.store()?;
+        for _ in 0..world.random.between(1, 5) {
+            let key = world.key();
             match store.get(&key) {
                 Ok(value) => {
-                    let expected = self.model.live().get(&key).map(Value::encode);
+                    let expected = world.model.live().get(&key).map(Value::encode);
                     ensure!(
                         value.as_deref() == expected.as_deref(),
                         "get {key:02x?} answered {:?} bytes, not {:?}",
@@ -22,13 +29,13 @@ impl Run {
                         expected.map(|v| v.len())
                     );
                 }
-                Err(error) => return self.after_error("get", &error),
+                Err(error) => return world.after_error("get", &error),
             }
-            let Some(value) = self.model.live().get(&key).cloned() else {
+            let Some(value) = world.model.live().get(&key).cloned() else {
                 continue;
             };
             let ids: Vec<ChunkId> = value.uses.iter().map(|chunk| chunk.id).collect();
-            if ids.len() > 1 && self.random.chance(1, 2) {
+            if ids.len() > 1 && world.random.chance(1, 2) {
                 // Those that lie together are read together.
                 for (chunk, read) in value.uses.iter().zip(store.read_chunks(&ids)) {
                     match read {
@@ -37,15 +44,15 @@ impl Run {
                             "chunk {} reads as something else among others",
                             chunk.id
                         ),
-                        Err(error) => return self.after_error("read_chunks", &error),
+                        Err(error) => return world.after_error("read_chunks", &error),
                     }
                 }
             }
             for chunk in &value.uses {
                 let bytes = chunk.content.bytes();
-                let result = if self.random.chance(1, 2) && !bytes.is_empty() {
-                    let offset = self.random.index(bytes.len());
-                    let length = self.random.index(bytes.len() - offset + 1);
+                let result = if world.random.chance(1, 2) && !bytes.is_empty() {
+                    let offset = world.random.index(bytes.len());
+                    let length = world.random.index(bytes.len() - offset + 1);
                     store
                         .read_chunk_part(chunk.id, offset, length)
                         .map(|part| part == bytes[offset..offset + length])
@@ -54,19 +61,19 @@ impl Run {
                 };
                 match result {
                     Ok(equal) => ensure!(equal, "chunk {} reads as something else", chunk.id),
-                    Err(error) => return self.after_error("read_chunk", &error),
+                    Err(error) => return world.after_error("read_chunk", &error),
                 }
             }
         }
-        if self.random.chance(1, 3) {
-            let (mut from, mut to) = (self.key(), self.key());
+        if world.random.chance(1, 3) {
+            let (mut from, mut to) = (world.key(), world.key());
             if from > to {
                 std::mem::swap(&mut from, &mut to);
             }
-            let limit = self.random.between(1, 40) as usize;
+            let limit = world.random.between(1, 40) as usize;
             match store.scan(&from, &to, limit) {
                 Ok(found) => {
-                    let expected: Vec<(Vec<u8>, Vec<u8>)> = self
+                    let expected: Vec<(Vec<u8>, Vec<u8>)> = world
                         .model
                         .live()
                         .range(from.clone()..to.max(from))
@@ -83,7 +90,7 @@ impl Run {
                         expected.len()
                     );
                 }
-                Err(error) => return self.after_error("scan", &error),
+                Err(error) => return world.after_error("scan", &error),
             }
         }
         Ok(())
