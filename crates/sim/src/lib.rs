@@ -7,7 +7,6 @@
 mod act;
 pub mod away_level;
 pub mod damage_level;
-pub mod engine_rig;
 pub mod fs;
 pub mod hardware;
 mod models;
