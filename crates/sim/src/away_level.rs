@@ -16,10 +16,10 @@ use crate::{
     ensure,
     hardware::{Coverage, FaultKind, PAGE_BYTES, Random, SharedRandom},
     rig::{MIB, Rig, Shape},
-    run::{Check, Violation},
     trace,
     trace::Trace,
     violation,
+    violation::{Check, Violation},
 };
 
 /// Prefix of the keys that are written.

@@ -21,8 +21,8 @@ use super::{
     root_guard,
 };
 use crate::{
-    run::{Check, Violation},
     trace::Trace,
+    violation::{Check, Violation},
 };
 
 /// What an entry of the log and a table of the metadata begin with.

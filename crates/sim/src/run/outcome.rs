@@ -1,7 +1,5 @@
 //! What came of a run: the hash of its trace, and what was found wrong.
 
-use std::fmt;
-
 /// Which part of the engine a run drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
@@ -45,31 +43,6 @@ impl Level {
             Level::Replace => "replace",
         }
     }
-}
-
-/// Something that must not be.
-#[derive(Debug, Clone)]
-pub struct Violation(pub String);
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A result that fails by a [`Violation`].
-pub type Check<T = ()> = Result<T, Violation>;
-
-/// Ends the run with a violation.
-#[macro_export]
-macro_rules! violation {
-    ($($words:tt)*) => { return Err($crate::run::Violation(format!($($words)*))) };
-}
-
-/// Ends the run with a violation unless the condition holds.
-#[macro_export]
-macro_rules! ensure {
-    ($condition:expr, $($words:tt)*) => { if !$condition { $crate::violation!($($words)*) } };
 }
 
 /// A run that ended.

@@ -15,8 +15,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::outcome::{Check, Level, Outcome};
-use crate::{away_level, damage_level, fs, hardware::Coverage, store, trace::Trace};
+use super::outcome::{Level, Outcome};
+use crate::{away_level, damage_level, fs, hardware::Coverage, store, trace::Trace, violation::Check};
 
 /// Seconds after which a run counts as hanging.
 const HANG_SECONDS: u64 = 300;

@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use terrace_store::{ChunkId, Sequence};
 
-use crate::run::{Check, Content, Violation};
+use crate::{
+    models::Content,
+    violation::{Check, Violation},
+};
 
 /// The key that every batch writes its number under.
 pub const MARKER_KEY: &[u8] = &[0x20, 0];

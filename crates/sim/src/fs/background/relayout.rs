@@ -16,15 +16,17 @@ use terrace_dataset::{
 use terrace_store::Store;
 
 use crate::{
+    act::Act,
     ensure,
     fs::{
-        clients::{Done, copied_in_part},
-        level::Run,
-        state::{Body, Refused, TreeModel},
+        clients::{Client, Done, copied_in_part},
+        models::{Body, Refused, TreeModel},
+        world::World,
     },
     hardware::Random,
-    run::{Check, Content},
+    models::Content,
     trace,
+    violation::Check,
 };
 
 /// A change of a file, to be made while it is laid out anew.
@@ -122,50 +124,56 @@ fn copied(
     data
 }
 
-impl Run {
-    /// Lays a region of something out anew, in one of eight turns.
-    pub(crate) fn relayout_now_and_then(&mut self) -> Check {
-        if !self.laying.chance(1, 8) {
+/// Lays a region of something out anew, in one of eight turns.
+pub(crate) struct Relayout {
+    random: Random,
+}
+
+impl Act<World> for Relayout {
+    fn perform(&mut self, world: &mut World) -> Check {
+        if !self.random.chance(1, 8) {
             return Ok(());
         }
-        if !self.volumes.is_empty() && self.laying.chance(1, 4) {
-            return self.relayout_volume();
+        if !world.models.volumes.is_empty() && self.random.chance(1, 4) {
+            return self.relayout_volume(world);
         }
-        let index = self.laying.index(self.filesystems.len());
-        let filesystem = &self.filesystems[index];
-        let Some(handle) = filesystem.handle.clone() else {
+        let index = self.random.index(world.models.filesystems.len());
+        let Some(handle) = world.rig.handles.filesystem(index) else {
             return Ok(());
         };
-        let tree = &filesystem.history.newest().tree;
+        let tree = &world.models.filesystems[index].history.newest().tree;
         let files = tree.objects(|node| matches!(node.body, Body::File(_)));
         if files.is_empty() {
             return Ok(());
         }
-        let object = *self.laying.pick(&files);
+        let object = *self.random.pick(&files);
         let size = tree.file(object).map_or(0, |file| file.size);
-        let Some(fragment) = self.fragment(handle.dataset().number(), object, size)? else {
+        let Some(fragment) = self.fragment(world, handle.dataset().number(), object, size)? else {
             return Ok(());
         };
-        if self.laying.chance(1, 3)
+        if self.random.chance(1, 3)
             && let Err(error) = handle.commit()
         {
-            return self.after_error("commit", &error);
+            return world.after_error("commit", &error);
         }
-        if self.laying.chance(1, 3) {
-            return self.relayout_beside(index, fragment, &files);
+        if self.random.chance(1, 3) {
+            return self.relayout_beside(&mut Client::of(world, index), fragment, &files);
         }
         let before = handle.attributes(object);
         let (cut, most) = self.how();
         let all = with_neighbours(fragment, size);
-        let done = self.engine()?.datasets().relayout(&all, cut, &is_gain, most);
-        trace!(self.trace, "relayout {all:?}, {cut:?}, {most} bytes: {done:?}");
+        let done = world.rig.engine()?.datasets().relayout(&all, cut, &is_gain, most);
+        trace!(
+            world.rig.trace,
+            "relayout {all:?}, {cut:?}, {most} bytes: {done:?}"
+        );
         let done = match done.into_iter().collect::<Result<Vec<Relaid>, FsError>>() {
             Ok(done) => done,
-            Err(error) => return self.after_error("relayout", &error),
+            Err(error) => return world.after_error("relayout", &error),
         };
         let shown = match (before, handle.attributes(object)) {
             (Ok(before), Ok(after)) => (before, after),
-            (Err(error), _) | (_, Err(error)) => return self.after_error("attributes", &error),
+            (Err(error), _) | (_, Err(error)) => return world.after_error("attributes", &error),
         };
         ensure!(
             shown.0 == shown.1,
@@ -176,7 +184,7 @@ impl Run {
         if !done.iter().any(|done| matches!(done, Relaid::Done { .. })) {
             return Ok(());
         }
-        let filesystem = &self.filesystems[index];
+        let filesystem = &world.models.filesystems[index];
         let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
             return Ok(());
         };
@@ -190,23 +198,30 @@ impl Run {
                 );
                 Ok(())
             }
-            Err(error) => self.after_error("read", &error),
+            Err(error) => world.after_error("read", &error),
+        }
+    }
+}
+
+impl Relayout {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            random: Random::new(seed ^ 0x1A1D_0000_0000),
         }
     }
 
     /// The same while somebody changes the file.
-    fn relayout_beside(&mut self, index: usize, fragment: Fragment, files: &[u64]) -> Check {
-        let tree = &self.filesystems[index].history.newest().tree;
+    fn relayout_beside(&mut self, client: &mut Client<'_>, fragment: Fragment, files: &[u64]) -> Check {
         let object = fragment.object;
-        let size = tree.file(object).map_or(0, |file| file.size);
+        let size = client.size_of(object);
         let others = files.iter().copied().filter(|other| *other != object);
         let others: Vec<u64> = others.collect();
-        let change = Change::choose(&mut self.laying, size, &others);
-        let commits = self.laying.chance(1, 2);
+        let change = Change::choose(&mut self.random, size, &others);
+        let commits = self.random.chance(1, 2);
         let (cut, most) = self.how();
-        let engine = self.engine()?;
+        let engine = client.world.rig.engine()?;
         let (laid, committed) = (Cell::new(Ok(Relaid::Left)), Cell::new(Ok(())));
-        let called = self.call(index, "a change beside a relayout", |fs, tree| {
+        let called = client.call("a change beside a relayout", |fs, tree| {
             let made = RefCell::new(None);
             let make = || {
                 made.borrow_mut().get_or_insert_with(|| {
@@ -230,32 +245,43 @@ impl Run {
         });
         called?;
         let laid = laid.into_inner();
-        trace!(self.trace, "relayout {fragment:?} beside it: {laid:?}");
+        trace!(
+            client.world.rig.trace,
+            "relayout {fragment:?} beside it: {laid:?}"
+        );
         let failed = [laid.err(), committed.into_inner().err()];
         for error in failed.into_iter().flatten() {
             // Opened again since: nothing of it is left.
-            let same = self.engine.as_ref().is_some_and(|now| Arc::ptr_eq(now, &engine));
+            let same = client
+                .world
+                .rig
+                .engine
+                .as_ref()
+                .is_some_and(|now| Arc::ptr_eq(now, &engine));
             if same {
-                self.after_error("relayout", &error)?;
+                client.world.after_error("relayout", &error)?;
             }
         }
         Ok(())
     }
 
-    fn relayout_volume(&mut self) -> Check {
-        let Some(handle) = self.volumes[0].handle.clone() else {
+    fn relayout_volume(&mut self, world: &mut World) -> Check {
+        let Some(handle) = world.rig.handles.volume(0) else {
             return Ok(());
         };
-        let model = self.volumes[0].history.newest().clone();
-        let Some(fragment) = self.fragment(handle.dataset().number(), ROOT, model.size)? else {
+        let model = world.models.volumes[0].history.newest().clone();
+        let Some(fragment) = self.fragment(world, handle.dataset().number(), ROOT, model.size)? else {
             return Ok(());
         };
         let (cut, most) = self.how();
         let all = with_neighbours(fragment, model.size);
-        let done = self.engine()?.datasets().relayout(&all, cut, &is_gain, most);
-        trace!(self.trace, "relayout {all:?}, {cut:?}, {most} bytes: {done:?}");
+        let done = world.rig.engine()?.datasets().relayout(&all, cut, &is_gain, most);
+        trace!(
+            world.rig.trace,
+            "relayout {all:?}, {cut:?}, {most} bytes: {done:?}"
+        );
         if let Some(error) = done.into_iter().find_map(Result::err) {
-            return self.after_error("relayout", &error);
+            return world.after_error("relayout", &error);
         }
         let offset = fragment.region << 20;
         let mut buffer = vec![0xEE; (model.size - offset).min((all.len() as u64) << 20) as usize];
@@ -267,16 +293,22 @@ impl Run {
                 );
                 Ok(())
             }
-            Err(error) => self.after_error("read of a volume", &error),
+            Err(error) => world.after_error("read of a volume", &error),
         }
     }
 
-    fn fragment(&mut self, dataset: u32, object: u64, size: u64) -> Check<Option<Fragment>> {
-        let region = self.laying.below(size.div_ceil(1 << 20).max(1));
+    fn fragment(
+        &mut self,
+        world: &mut World,
+        dataset: u32,
+        object: u64,
+        size: u64,
+    ) -> Check<Option<Fragment>> {
+        let region = self.random.below(size.div_ceil(1 << 20).max(1));
         if region << 20 >= size {
             return Ok(None);
         }
-        let store: Arc<dyn Store> = self.engine()?.chunks().clone();
+        let store: Arc<dyn Store> = world.rig.engine()?.chunks().clone();
         match body_of_object(&store, dataset, object) {
             Ok(body) => Ok(body.map(|body| Fragment {
                 dataset,
@@ -285,7 +317,7 @@ impl Run {
                 object,
             })),
             Err(error) => {
-                self.after_error("a look for an inode", &FsError::from(error))?;
+                world.after_error("a look for an inode", &FsError::from(error))?;
                 Ok(None)
             }
         }
@@ -293,7 +325,7 @@ impl Run {
 
     /// How it is cut, and how much of it is written at most.
     fn how(&mut self) -> (Cut, u64) {
-        *self.laying.pick(&[
+        *self.random.pick(&[
             (Cut::InOrder, 1),
             (Cut::InOrder, 100_000),
             (Cut::Survivors, 256 << 10),

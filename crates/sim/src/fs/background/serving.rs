@@ -11,14 +11,18 @@ use std::sync::Arc;
 use terrace_dataset::{BlockDevice, BlockRead, FsError, NewDataset, Volume};
 
 use crate::{
+    act::Act,
     ensure,
     fs::{
-        level::Run,
-        state::{BLOCK, BlocksModel, Promise, VolumeState},
+        admin::SetPromise,
+        clients::VolumeClient,
+        models::{BLOCK, BlocksModel, Promise, VolumeState},
+        world::World,
     },
     hardware::Random,
-    run::{Check, Content, History, Violation},
+    models::{Content, History},
     trace,
+    violation::{Check, Violation},
 };
 
 /// What a guest's long write is cut into.
@@ -79,19 +83,19 @@ impl Serving {
     }
 }
 
-impl Run {
+impl Act<World> for Serving {
     /// Makes the volume that is served.
-    pub(crate) fn make_served_volume(&mut self) -> Check {
-        if !self.serving.happens {
+    fn begin(&mut self, world: &mut World) -> Check {
+        if !self.happens {
             return Ok(());
         }
-        let random = &mut self.serving.random;
+        let random = &mut self.random;
         let name = "pool/served".to_string();
         let chunk_bytes = *random.pick(&[4 << 10, 16 << 10, 64 << 10, 128 << 10]);
         let size = random.between(1, 700) * BLOCK as u64;
         let promise = *random.pick(&Promise::ALL);
         trace!(
-            self.trace,
+            world.rig.trace,
             "create {name} of {size}, chunks of {chunk_bytes}, {promise:?}"
         );
         let new = NewDataset {
@@ -103,67 +107,75 @@ impl Run {
             sparse: true,
             ..NewDataset::default()
         };
-        let engine = self.engine()?;
+        let engine = world.rig.engine()?;
         let made = engine.datasets().create(&name, &new);
         made.map_err(|error| Violation(format!("cannot make {name}: {error}")))?;
         let handle = engine.datasets().volume(&name);
         let handle = handle.map_err(|error| Violation(format!("{name} does not open: {error}")))?;
-        (self.serving.index, self.serving.chunk_bytes) = (self.volumes.len(), chunk_bytes);
-        self.volumes.push(VolumeState {
+        (self.index, self.chunk_bytes) = (world.models.volumes.len(), chunk_bytes);
+        world.rig.handles.open_volume(self.index, handle);
+        world.models.volumes.push(VolumeState {
             name,
             promise,
             history: History::new(BlocksModel::sized(size)),
             snapshots: Default::default(),
-            handle: Some(handle),
         });
         Ok(())
     }
 
-    /// Now and then requests come for the volume that is served.
-    pub(crate) fn serve_volumes(&mut self) -> Check {
-        if !self.serving.happens || !self.rig.machine.is_powered() || !self.serving.random.chance(1, 4) {
+    /// Now and then requests come for it.
+    fn perform(&mut self, world: &mut World) -> Check {
+        if !self.happens || !world.rig.is_powered() || !self.random.chance(1, 4) {
             return Ok(());
         }
-        let index = self.serving.index;
-        let Some(handle) = self.volumes.get(index).and_then(|volume| volume.handle.clone()) else {
+        let index = self.index;
+        let Some(handle) = world.rig.handles.volume(index) else {
             return Ok(());
         };
-        let size = self.volumes[index].history.newest().size;
-        let (offset, length) = self.serving.range(size);
-        let uncertain = self.volumes[index].history.uncertain();
-        let changed = match self.serving.random.below(12) {
-            0..=3 => self.request_write(&handle, offset, length)?,
-            4 | 5 => self.request_zeroes(&handle, offset, length, true)?,
-            6 | 7 => self.request_zeroes(&handle, offset, length, false)?,
-            8 => return self.request_flush(&handle, false),
-            9 => return self.request_status(&handle, offset, length),
-            10 => return self.request_reads(&handle, offset, length),
-            _ => return self.set_rung(),
+        let size = world.models.volumes[index].history.newest().size;
+        let (offset, length) = self.range(size);
+        let uncertain = world.models.volumes[index].history.uncertain();
+        let changed = match self.random.below(12) {
+            0..=3 => self.request_write(world, &handle, offset, length)?,
+            4 | 5 => self.request_zeroes(world, &handle, offset, length, true)?,
+            6 | 7 => self.request_zeroes(world, &handle, offset, length, false)?,
+            8 => return self.request_flush(world, &handle, false),
+            9 => return self.request_status(world, &handle, offset, length),
+            10 => return self.request_reads(world, &handle, offset, length),
+            _ => return self.set_rung(world),
         };
-        trace!(self.trace, "served: {changed}, {uncertain} uncertain before");
-        match changed && self.serving.random.chance(1, 2) {
-            true => self.request_flush(&handle, true),
+        trace!(world.rig.trace, "served: {changed}, {uncertain} uncertain before");
+        match changed && self.random.chance(1, 2) {
+            true => self.request_flush(world, &handle, true),
             false => Ok(()),
         }
     }
+}
 
+impl Serving {
     /// A write, whole or in pieces; whether all of it was done, and the volume is still open.
-    fn request_write(&mut self, handle: &Arc<Volume>, offset: u64, length: u64) -> Check<bool> {
-        let data = self.serving.data(length);
-        let in_pieces = self.serving.random.chance(1, 2);
+    fn request_write(
+        &mut self,
+        world: &mut World,
+        handle: &Arc<Volume>,
+        offset: u64,
+        length: u64,
+    ) -> Check<bool> {
+        let data = self.data(length);
+        let in_pieces = self.random.chance(1, 2);
         // Drawn and not used: without it every kept seed would mean another run.
-        self.serving.random.chance(1, 3);
+        self.random.chance(1, 3);
         trace!(
-            self.trace,
+            world.rig.trace,
             "served: write {length} at {offset}, in pieces: {in_pieces}"
         );
         let piece = if in_pieces { PIECE_BYTES } else { data.len() };
         let mut at = offset;
         for piece in data.chunks(piece.max(1)) {
-            let mut model = self.volumes[self.serving.index].history.newest().clone();
+            let mut model = world.models.volumes[self.index].history.newest().clone();
             model.write(at, piece);
             let written = handle.write(at, piece);
-            if !self.request_done(written, model, handle)? {
+            if !self.request_done(world, written, model, handle)? {
                 return Ok(false);
             }
             at += piece.len() as u64;
@@ -173,12 +185,13 @@ impl Run {
 
     fn request_zeroes(
         &mut self,
+        world: &mut World,
         handle: &Arc<Volume>,
         offset: u64,
         length: u64,
         discards: bool,
     ) -> Check<bool> {
-        let mut model = self.volumes[self.serving.index].history.newest().clone();
+        let mut model = world.models.volumes[self.index].history.newest().clone();
         // What is no whole block of it is written first, and a commit may come between: no sector is half done, but not all are
         // done at once.
         let (block, end) = (BLOCK as u64, offset + length);
@@ -192,7 +205,7 @@ impl Run {
         }
         model.zero(offset, length);
         trace!(
-            self.trace,
+            world.rig.trace,
             "served: zero {length} at {offset}, discard: {discards}"
         );
         let device: &dyn BlockDevice = &**handle;
@@ -207,9 +220,9 @@ impl Run {
             parts.retain(|part| is_shown && part.read(0, shown.len()) == shown);
         }
         for part in parts {
-            self.volumes[self.serving.index].history.push(part);
+            world.models.volumes[self.index].history.push(part);
         }
-        if !self.request_done(done, model, handle)? {
+        if !self.request_done(world, done, model, handle)? {
             return Ok(false);
         }
         // Whole blocks of it are holes now.
@@ -221,7 +234,7 @@ impl Run {
                     "{length} bytes at {offset} of a volume were made zeroes, and are told to hold data: {pieces:?}"
                 ),
                 Err(error) => {
-                    self.after_error("asking what is data", &error)?;
+                    world.after_error("asking what is data", &error)?;
                     return Ok(false);
                 }
             }
@@ -231,40 +244,41 @@ impl Run {
 
     /// Whether a request was done, and the same engine goes on.
     fn request_done(
-        &mut self,
+        &self,
+        world: &mut World,
         done: Result<(), FsError>,
         model: BlocksModel,
-        handle: &Arc<Volume>,
+        handle: &Volume,
     ) -> Check<bool> {
         let is_done = done.is_ok();
-        self.volume_written(self.serving.index, done, model, handle.clone())?;
+        VolumeClient::of(world, self.index).written(done, model, handle)?;
         Ok(is_done)
     }
 
     /// A flush of this volume, after a write through the cache or by itself; now and then the power goes right behind it.
-    fn request_flush(&mut self, handle: &Arc<Volume>, through: bool) -> Check {
-        let whatever = self.serving.random.chance(1, 4);
+    fn request_flush(&mut self, world: &mut World, handle: &Arc<Volume>, through: bool) -> Check {
+        let whatever = self.random.chance(1, 4);
         let done = match whatever {
             true => handle.flush_always(),
             false => BlockDevice::flush(&**handle),
         };
         if let Err(error) = done {
-            return self.after_error("a flush of the served volume", &error);
+            return world.after_error("a flush of the served volume", &error);
         }
-        let volume = &mut self.volumes[self.serving.index];
+        let volume = &mut world.models.volumes[self.index];
         trace!(
-            self.trace,
+            world.rig.trace,
             "served: flushed, through: {through}, whatever the rung: {whatever}, {:?}", volume.promise
         );
         if whatever || volume.promise.covers_flush() {
             volume.history.synced();
-            self.flushed();
+            world.models.flushed();
         }
-        match self.serving.random.below(16) {
-            0 => self.recover(true),
+        match self.random.below(16) {
+            0 => world.recover(true),
             1 => {
-                let after = self.serving.random.skewed(60);
-                self.rig.machine.cut_power_after(Some(after));
+                let after = self.random.skewed(60);
+                world.rig.machine.cut_power_after(Some(after));
                 Ok(())
             }
             _ => Ok(()),
@@ -272,15 +286,15 @@ impl Run {
     }
 
     /// Data and holes of a range, of which only some may be told at once.
-    fn request_status(&mut self, handle: &Arc<Volume>, offset: u64, length: u64) -> Check {
-        let limit = *self.serving.random.pick(&[1, 2, 100]);
-        let model = self.volumes[self.serving.index].history.newest().clone();
+    fn request_status(&mut self, world: &mut World, handle: &Arc<Volume>, offset: u64, length: u64) -> Check {
+        let limit = *self.random.pick(&[1, 2, 100]);
+        let model = world.models.volumes[self.index].history.newest().clone();
         let end = offset + length;
         let mut at = offset;
         while at < end {
             let pieces = match handle.block_status(at, end - at, limit) {
                 Ok(pieces) => pieces,
-                Err(error) => return self.after_error("asking what is data", &error),
+                Err(error) => return world.after_error("asking what is data", &error),
             };
             ensure!(
                 !pieces.is_empty(),
@@ -307,10 +321,10 @@ impl Run {
     }
 
     /// Several reads at once, one of which may lie behind the end.
-    fn request_reads(&mut self, handle: &Arc<Volume>, offset: u64, length: u64) -> Check {
-        let model = self.volumes[self.serving.index].history.newest().clone();
-        let (second, more) = self.serving.range(model.size);
-        let behind = self.serving.random.chance(1, 6);
+    fn request_reads(&mut self, world: &mut World, handle: &Arc<Volume>, offset: u64, length: u64) -> Check {
+        let model = world.models.volumes[self.index].history.newest().clone();
+        let (second, more) = self.range(model.size);
+        let behind = self.random.chance(1, 6);
         let third = if behind { model.size - 1 } else { second / 2 };
         let wanted = [(offset, length), (second, more), (third, 2)];
         let mut buffers: Vec<Vec<u8>> = wanted
@@ -331,19 +345,19 @@ impl Run {
                     "{length} bytes read at {offset} of the served volume are not those that were written"
                 ),
                 Err(FsError::Invalid) if offset + length > model.size => {}
-                Err(error) => return self.after_error("reading the served volume", &error),
+                Err(error) => return world.after_error("reading the served volume", &error),
             }
         }
         Ok(())
     }
 
     /// Another rung of durability; what a lower one left in RAM is durable on a higher one.
-    fn set_rung(&mut self) -> Check {
-        let index = self.serving.index;
-        let name = self.volumes[index].name.clone();
-        let promise = *self.serving.random.pick(&Promise::ALL);
-        let (is_set, found) = self.set_promise(&name, promise)?;
-        let volume = &mut self.volumes[index];
+    fn set_rung(&mut self, world: &mut World) -> Check {
+        let index = self.index;
+        let name = world.models.volumes[index].name.clone();
+        let promise = *self.random.pick(&Promise::ALL);
+        let (is_set, found) = SetPromise { name: &name, promise }.set(world)?;
+        let volume = &mut world.models.volumes[index];
         let before = std::mem::replace(&mut volume.promise, found);
         if is_set && promise.covers_flush() && !before.covers_flush() {
             volume.history.synced();

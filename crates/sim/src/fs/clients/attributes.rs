@@ -2,29 +2,45 @@
 
 use terrace_dataset::{AttributeMode, Context, FileFlags, SetAttributes, SetTime, Time};
 
-use super::call::{Change, Done, show};
+use super::{
+    call::{Change, Client, Done, show},
+    workload::{Chosen, FileCall},
+};
 use crate::{
-    fs::{
-        level::Run,
-        state::{Body, ROOT, without_set_id},
-    },
-    run::Check,
+    fs::models::{Body, ROOT, without_set_id},
+    violation::Check,
 };
 
-impl Run {
-    pub(crate) fn change_attributes(&mut self, index: usize) -> Check {
-        let objects = self.filesystems[index]
-            .history
-            .newest()
-            .tree
+/// Another mode, owner or group, or other flags.
+pub(crate) struct ChangeAttributes;
+
+impl FileCall for ChangeAttributes {
+    fn perform(&self, client: &mut Client<'_>, _chosen: &Chosen) -> Check {
+        let objects = client
+            .tree()
             .objects(|node| !matches!(node.body, Body::Symlink(_) | Body::Whiteout));
-        let object = *self.random.pick(&objects);
-        let mode = self.random.chance(1, 2).then(|| self.random.below(0o1000) as u32);
+        let object = *client.world.rig.random.pick(&objects);
+        let mode = client
+            .world
+            .rig
+            .random
+            .chance(1, 2)
+            .then(|| client.world.rig.random.below(0o1000) as u32);
         // Not of directories, whose setgid is passed on.
-        let is_file = self.filesystems[index].history.newest().tree.file(object).is_ok();
+        let is_file = client.tree().file(object).is_ok();
         let mode = mode.map(|mode| mode | if is_file { (mode * 5) & 0o6000 } else { 0 });
-        let uid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
-        let gid = self.random.chance(1, 3).then(|| self.random.below(5) as u32);
+        let uid = client
+            .world
+            .rig
+            .random
+            .chance(1, 3)
+            .then(|| client.world.rig.random.below(5) as u32);
+        let gid = client
+            .world
+            .rig
+            .random
+            .chance(1, 3)
+            .then(|| client.world.rig.random.below(5) as u32);
         if mode.is_none() && uid.is_none() && gid.is_none() {
             return Ok(());
         }
@@ -37,14 +53,14 @@ impl Run {
                 no_access_time: mode & 8 != 0,
                 ..FileFlags::default()
             };
-            return self.call(index, &format!("{flags:?} of {object}"), |fs, tree| {
+            return client.call(&format!("{flags:?} of {object}"), |fs, tree| {
                 let result = fs.set_file_flags(&Context::root(), object, flags);
                 let model = tree.change(object, |node| node.flags = flags);
                 Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
             });
         }
         let words = format!("mode {mode:?} owner {uid:?} group {gid:?} of {object}");
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let change = SetAttributes {
                 mode,
                 uid,
@@ -64,18 +80,21 @@ impl Run {
             Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
         })
     }
+}
 
-    pub(crate) fn extended_attribute(&mut self, index: usize) -> Check {
-        let objects = self.filesystems[index]
-            .history
-            .newest()
-            .tree
+/// An extended attribute is set or removed.
+pub(crate) struct ExtendedAttribute;
+
+impl FileCall for ExtendedAttribute {
+    fn perform(&self, client: &mut Client<'_>, _chosen: &Chosen) -> Check {
+        let objects = client
+            .tree()
             .objects(|node| !matches!(node.body, Body::Symlink(_) | Body::Whiteout));
-        let object = *self.random.pick(&objects);
-        let name = format!("user.a{}", self.random.below(5)).into_bytes();
-        if self.random.chance(1, 4) {
+        let object = *client.world.rig.random.pick(&objects);
+        let name = format!("user.a{}", client.world.rig.random.below(5)).into_bytes();
+        if client.world.rig.random.chance(1, 4) {
             let words = format!("remove attribute {} of {object}", show(&name));
-            return self.call(index, &words, |fs, tree| {
+            return client.call(&words, |fs, tree| {
                 let result = fs.remove_extended_attribute(&Context::root(), object, &name);
                 let mut there = false;
                 let model = tree.change(object, |node| there = node.attributes.remove(&name).is_some());
@@ -83,10 +102,12 @@ impl Run {
                 Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
             });
         }
-        let long = self.random.chance(1, 15);
-        let value =
-            vec![self.random.next() as u8; self.random.skewed(if long { 20_000 } else { 200 }) as usize];
-        let (mode, must) = *self.random.pick(&[
+        let long = client.world.rig.random.chance(1, 15);
+        let value = vec![
+            client.world.rig.random.next() as u8;
+            client.world.rig.random.skewed(if long { 20_000 } else { 200 }) as usize
+        ];
+        let (mode, must) = *client.world.rig.random.pick(&[
             (AttributeMode::Set, None),
             (AttributeMode::Set, None),
             (AttributeMode::Create, Some(false)),
@@ -97,7 +118,7 @@ impl Run {
             show(&name),
             value.len()
         );
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let result = fs.set_extended_attribute(&Context::root(), object, &name, &value, mode);
             let there = tree
                 .node(object)
@@ -112,15 +133,18 @@ impl Run {
             Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
         })
     }
+}
 
-    /// The times of the last change of content and of the last read as somebody wants it, of any year.
-    pub(crate) fn set_times(&mut self, index: usize) -> Check {
-        let objects = self.filesystems[index].history.newest().tree.objects(|_| true);
-        let object = *self.random.pick(&objects);
-        let nanoseconds = self.random.next() as i64;
+/// The times of the last change of content and of the last read as somebody wants it, of any year.
+pub(crate) struct SetTimes;
+
+impl FileCall for SetTimes {
+    fn perform(&self, client: &mut Client<'_>, _chosen: &Chosen) -> Check {
+        let objects = client.tree().objects(|_| true);
+        let object = *client.world.rig.random.pick(&objects);
+        let nanoseconds = client.world.rig.random.next() as i64;
         let time = Time::from_nanos(i128::from(nanoseconds));
-        self.call(
-            index,
+        client.call(
             &format!("set the time of {object} to {nanoseconds}"),
             |fs, tree| {
                 let change = SetAttributes {

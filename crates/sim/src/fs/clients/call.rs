@@ -1,170 +1,249 @@
-//! One call to a filesystem, done to the engine and to a copy of the model, and what came of it in both.
+//! `Client`: one call to a filesystem, done to the engine and to a copy of the model, and what came of it in both.
 //!
 //! Invariants: engine and model agree on whether a call succeeds; the times that the engine shows of what was touched lie
 //! within the call or are those from before, and those that the call must set are set; a call that fails for a reason
 //! outside leaves a state that may be found later; what frees is never refused on a full pool.
 
+use std::sync::Arc;
+
 use terrace_dataset::{Attributes, Filesystem, FsError, Tree};
+use terrace_device::Clock;
 
 use crate::{
     ensure,
     fs::{
-        check::{dump, stamps},
-        level::{Consequence, Run},
-        state::{Body, Promise, Refused, TreeModel, TreeState},
+        checks::{PreallocatedFits, dump, stamps},
+        models::{BlocksModel, Body, FilesystemState, Promise, Refused, TreeModel, TreeState},
+        world::{Consequence, World},
     },
-    run::Check,
     trace, violation,
+    violation::Check,
 };
 
 /// What was done: the objects whose times may have changed.
 type Touched = Vec<u64>;
-impl Run {
+
+/// A client of one filesystem of the world.
+pub(crate) struct Client<'w> {
+    pub(crate) world: &'w mut World,
+    pub(crate) index: usize,
+}
+
+impl<'w> Client<'w> {
+    pub(crate) fn of(world: &'w mut World, index: usize) -> Self {
+        Self { world, index }
+    }
+
+    pub(crate) fn model(&self) -> &FilesystemState {
+        &self.world.models.filesystems[self.index]
+    }
+
+    fn model_mut(&mut self) -> &mut FilesystemState {
+        &mut self.world.models.filesystems[self.index]
+    }
+
+    /// The newest state of the model.
+    pub(crate) fn tree(&self) -> &TreeModel {
+        &self.model().history.newest().tree
+    }
+
+    /// The size of a file; 0 if there is none.
+    pub(crate) fn size_of(&self, object: u64) -> u64 {
+        self.tree().file(object).map_or(0, |file| file.size)
+    }
+
+    /// A file's content as the model has it.
+    pub(crate) fn file(&self, object: u64) -> Option<BlocksModel> {
+        self.tree().file(object).ok().cloned()
+    }
+
+    pub(crate) fn handle(&self) -> Option<Arc<Filesystem>> {
+        self.world.rig.handles.filesystem(self.index)
+    }
+
+    /// What was done so far is committed.
+    pub(crate) fn commit(&self) -> Result<(), FsError> {
+        self.handle().map_or(Ok(()), |handle| handle.commit().map(drop))
+    }
+
+    fn now(&self) -> u64 {
+        self.world.rig.machine.clock.now_nanoseconds()
+    }
+
     /// Does a call on the engine and on a copy of the model, and compares.
     pub(crate) fn call(
         &mut self,
-        index: usize,
         words: &str,
         work: impl FnOnce(&Filesystem, &mut TreeModel) -> Done,
     ) -> Check {
-        let filesystem = &mut self.filesystems[index];
-        let Some(handle) = filesystem.handle.clone() else {
+        let Some(handle) = self.handle() else {
             return Ok(());
         };
-        let mut tree = filesystem.history.newest().tree.clone();
-        let before = self.rig.machine.clock.clone();
-        let earliest = terrace_device::Clock::now_nanoseconds(&*before);
-        let done = work(&handle, &mut tree);
-        trace!(self.trace, "{}: {words}: {}", filesystem.name, done.words());
-        match (done.engine, done.model) {
-            (Ok(()), Ok(())) => {
-                let filesystem = &mut self.filesystems[index];
-                let old = filesystem.history.newest().tree.clone();
-                for tree in done.on_the_way {
-                    filesystem.history.push(TreeState { tree, exact: false });
-                }
-                let latest = terrace_device::Clock::now_nanoseconds(&*before);
-                for object in done.touched {
-                    if tree.node(object).is_none() {
-                        continue;
-                    }
-                    match handle.attributes(object) {
-                        Ok(attributes) => {
-                            observe(&mut tree, object, &attributes, earliest, latest)?;
-                            let stamped = done.stamped.iter().filter(|(of, _)| *of == object);
-                            for (_, change) in stamped {
-                                check_stamped(words, object, &attributes, *change, earliest)?;
-                            }
-                        }
-                        Err(error) => {
-                            let consequence = self.judge("attributes", &error)?;
-                            self.filesystems[index]
-                                .history
-                                .push(TreeState { tree, exact: false });
-                            return match consequence {
-                                Consequence::Reopen => self.recover(false),
-                                Consequence::GoOn => violation!("attributes of object {object}: {error}"),
-                            };
-                        }
-                    }
-                }
-                let filesystem = &mut self.filesystems[index];
-                // A file that never gets a name may go again without a trace.
-                filesystem.changed |= old.without_unnamed() != tree.without_unnamed();
-                let (used, used_before) = (tree.used_blocks() as u64, old.used_blocks() as u64);
-                let quota = filesystem.quota_bytes.filter(|_| filesystem.quota_certain);
-                let quota = quota.map(|quota| quota + filesystem.quota_slack_bytes);
-                ensure!(
-                    used <= used_before || quota.is_none_or(|quota| used * 4096 <= quota),
-                    "{words}: {used} blocks are used now, in spite of a quota of {quota:?} bytes"
-                );
-                filesystem.history.push(TreeState { tree, exact: true });
-                self.accepted_bytes += used.saturating_sub(used_before) * 4096;
-                let filesystem = &mut self.filesystems[index];
-                if filesystem.promise == Promise::Sync {
-                    filesystem.history.synced();
-                }
-                Ok(())
-            }
-            (Err(error), model) => {
-                let outside = matches!(error, FsError::Io(_) | FsError::NoSpace | FsError::QuotaExceeded);
-                if !outside {
-                    ensure!(model.is_err(), "{words} failed: {error}");
-                    return Ok(());
-                }
-                if done.promised && error != FsError::QuotaExceeded {
-                    self.check_preallocated(words, &error)?;
-                }
-                if error == FsError::QuotaExceeded {
-                    ensure!(
-                        !done.promised,
-                        "{words}: refused by a quota, which counts it already"
-                    );
-                    // What was deleted counts until the deletion is committed, and what it frees is freed.
-                    let states = self.filesystems[index].history.states();
-                    let counted = |tree: &TreeModel| (tree.used_blocks() + tree.promised_blocks()) as u64;
-                    let used = states.map(|state| counted(&state.tree) * 4096).max();
-                    let used = used.unwrap_or(0);
-                    let quota = self.filesystems[index].quota_bytes;
-                    let freeing = self.engine()?.datasets().sweeper().is_pending();
-                    let known = self.filesystems[index].quota_certain && !freeing;
-                    ensure!(
-                        !known || quota.is_some_and(|quota| used * 3 > quota),
-                        "{words}: the quota of {quota:?} is used up by {used} bytes"
-                    );
-                }
-                // With durability=sync a deletion is refused when what came before it cannot be made durable.
-                let sync = self.filesystems[index].promise == Promise::Sync;
-                // Below a past state nothing gets free, and what was there stays on record: that goes as long as there is something of
-                // the reserve, which a device that was lost takes with it. What destroys snapshots works still.
-                let name = &self.filesystems[index].name;
-                let state = self.engine()?.datasets().state(name);
-                let is_held = state.is_ok_and(|state| !state.held().read().is_empty());
-                let lost = self.storm || self.hurt || self.absence.pulled().is_some();
-                if error == FsError::NoSpace && done.frees && !sync && !(is_held && lost) {
-                    violation!("{words} was refused on a full pool");
-                }
-                match self.judge(words, &error)? {
-                    Consequence::GoOn => {
-                        if self.filesystems[index].promise == Promise::Sync && model.is_ok() {
-                            return self.adopt(index, tree);
-                        }
-                        // Room may have been set aside before it failed.
-                        self.filesystems[index].history.amend(|state| {
-                            let now = state.tree.clone();
-                            state.tree = now.clone().with_promises_of_either(&now, &tree);
-                        });
-                        Ok(())
-                    }
-                    Consequence::Reopen => {
-                        if model.is_ok() {
-                            self.filesystems[index]
-                                .history
-                                .push(TreeState { tree, exact: false });
-                        }
-                        self.recover(false)
-                    }
-                }
-            }
+        let mut tree = self.tree().clone();
+        let earliest = self.now();
+        let mut done = work(&handle, &mut tree);
+        trace!(
+            self.world.rig.trace,
+            "{}: {words}: {}",
+            self.model().name,
+            done.words()
+        );
+        match (std::mem::replace(&mut done.engine, Ok(())), done.model) {
+            (Ok(()), Ok(())) => self.succeeded(words, &handle, done, tree, earliest),
+            (Err(error), model) => self.failed(words, &error, &done, tree, model),
             (Ok(()), Err(refused)) => violation!("{words} succeeded, but: {refused}"),
         }
     }
 
+    /// Engine and model did it: the model gets the times that the engine shows.
+    fn succeeded(
+        &mut self,
+        words: &str,
+        handle: &Filesystem,
+        done: Done,
+        mut tree: TreeModel,
+        earliest: u64,
+    ) -> Check {
+        let old = self.tree().clone();
+        for tree in done.on_the_way {
+            self.model_mut().history.push(TreeState { tree, exact: false });
+        }
+        let latest = self.now();
+        for object in done.touched {
+            if tree.node(object).is_none() {
+                continue;
+            }
+            match handle.attributes(object) {
+                Ok(attributes) => {
+                    observe(&mut tree, object, &attributes, earliest, latest)?;
+                    let stamped = done.stamped.iter().filter(|(of, _)| *of == object);
+                    for (_, change) in stamped {
+                        check_stamped(words, object, &attributes, *change, earliest)?;
+                    }
+                }
+                Err(error) => {
+                    let consequence = self.world.judge("attributes", &error)?;
+                    self.model_mut().history.push(TreeState { tree, exact: false });
+                    return match consequence {
+                        Consequence::Reopen => self.world.recover(false),
+                        Consequence::GoOn => violation!("attributes of object {object}: {error}"),
+                    };
+                }
+            }
+        }
+        let filesystem = self.model_mut();
+        // A file that never gets a name may go again without a trace.
+        filesystem.changed |= old.without_unnamed() != tree.without_unnamed();
+        let (used, used_before) = (tree.used_blocks() as u64, old.used_blocks() as u64);
+        let quota = filesystem.quota_bytes.filter(|_| filesystem.quota_certain);
+        let quota = quota.map(|quota| quota + filesystem.quota_slack_bytes);
+        ensure!(
+            used <= used_before || quota.is_none_or(|quota| used * 4096 <= quota),
+            "{words}: {used} blocks are used now, in spite of a quota of {quota:?} bytes"
+        );
+        filesystem.history.push(TreeState { tree, exact: true });
+        if filesystem.promise == Promise::Sync {
+            filesystem.history.synced();
+        }
+        self.world.models.accepted_bytes += used.saturating_sub(used_before) * 4096;
+        Ok(())
+    }
+
+    /// The engine did not do it: whether it may have refused that, and what may be found of it.
+    fn failed(
+        &mut self,
+        words: &str,
+        error: &FsError,
+        done: &Done,
+        tree: TreeModel,
+        model: Result<(), Refused>,
+    ) -> Check {
+        let outside = matches!(error, FsError::Io(_) | FsError::NoSpace | FsError::QuotaExceeded);
+        if !outside {
+            ensure!(model.is_err(), "{words} failed: {error}");
+            return Ok(());
+        }
+        if done.promised && *error != FsError::QuotaExceeded {
+            self.world.check(&PreallocatedFits { words, error })?;
+        }
+        if *error == FsError::QuotaExceeded {
+            self.check_quota(words, done)?;
+        }
+        self.check_freed(words, error, done)?;
+        match self.world.judge(words, error)? {
+            Consequence::GoOn => {
+                if self.model().promise == Promise::Sync && model.is_ok() {
+                    return self.adopt(tree);
+                }
+                // Room may have been set aside before it failed.
+                self.model_mut().history.amend(|state| {
+                    let now = state.tree.clone();
+                    state.tree = now.clone().with_promises_of_either(&now, &tree);
+                });
+                Ok(())
+            }
+            Consequence::Reopen => {
+                if model.is_ok() {
+                    self.model_mut().history.push(TreeState { tree, exact: false });
+                }
+                self.world.recover(false)
+            }
+        }
+    }
+
+    /// A quota refuses what would go beyond it, and nothing for which room is set aside.
+    fn check_quota(&self, words: &str, done: &Done) -> Check {
+        ensure!(
+            !done.promised,
+            "{words}: refused by a quota, which counts it already"
+        );
+        let filesystem = self.model();
+        // What was deleted counts until the deletion is committed, and what it frees is freed.
+        let counted = |tree: &TreeModel| (tree.used_blocks() + tree.promised_blocks()) as u64;
+        let states = filesystem.history.states();
+        let used = states.map(|state| counted(&state.tree) * 4096).max();
+        let used = used.unwrap_or(0);
+        let quota = filesystem.quota_bytes;
+        let freeing = self.world.rig.engine()?.datasets().sweeper().is_pending();
+        let known = filesystem.quota_certain && !freeing;
+        ensure!(
+            !known || quota.is_some_and(|quota| used * 3 > quota),
+            "{words}: the quota of {quota:?} is used up by {used} bytes"
+        );
+        Ok(())
+    }
+
+    /// A full pool refuses nothing that frees.
+    fn check_freed(&self, words: &str, error: &FsError, done: &Done) -> Check {
+        let rig = &self.world.rig;
+        // With durability=sync a deletion is refused when what came before it cannot be made durable.
+        let sync = self.model().promise == Promise::Sync;
+        // Below a past state nothing gets free, and what was there stays on record: that goes as long as there is something of
+        // the reserve, which a device that was lost takes with it. What destroys snapshots works still.
+        let state = rig.engine()?.datasets().state(&self.model().name);
+        let is_held = state.is_ok_and(|state| !state.held().read().is_empty());
+        let lost = rig.condition.is_failing() || rig.members.pulled().is_some();
+        if *error == FsError::NoSpace && done.frees && !sync && !(is_held && lost) {
+            violation!("{words} was refused on a full pool");
+        }
+        Ok(())
+    }
+
     /// With durability=sync a call on a full pool may have been done and not made durable: looks which.
-    fn adopt(&mut self, index: usize, tree: TreeModel) -> Check {
-        let Some(handle) = self.filesystems[index].handle.clone() else {
+    fn adopt(&mut self, tree: TreeModel) -> Check {
+        let Some(handle) = self.handle() else {
             return Ok(());
         };
         let shown = match dump(&*handle, 16, 64 << 10) {
             Ok(shown) => shown,
-            Err(error) => return self.after_error("reading everything", &error),
+            Err(error) => return self.world.after_error("reading everything", &error),
         };
         let state = TreeState { tree, exact: false };
         if state.is(&shown) && state.tree.other_taken(&shown).is_none() {
             // What is written already does not tell whether room is set aside for it.
-            let before = self.filesystems[index].history.newest().tree.clone();
+            let before = self.tree().clone();
             let tree = shown.with_unnamed_of(&state.tree);
-            self.filesystems[index].history.push(TreeState {
+            self.model_mut().history.push(TreeState {
                 tree: tree.with_promises_of_either(&before, &state.tree),
                 exact: true,
             });

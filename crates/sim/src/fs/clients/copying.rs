@@ -8,13 +8,11 @@ use std::collections::BTreeSet;
 use terrace_dataset::{AllocateMode, Context};
 
 use super::{
-    call::{Change, Done},
+    call::{Change, Client, Done},
     file_data::{caller, stripped, strips},
+    workload::{Chosen, FileCall},
 };
-use crate::{
-    fs::{level::Run, state::TreeModel},
-    run::Check,
-};
+use crate::{fs::models::TreeModel, violation::Check};
 
 const BLOCK_BYTES: u64 = 4096;
 const REGION_BYTES: u64 = 1 << 20;
@@ -64,41 +62,45 @@ pub(crate) fn copied_in_part(
     parts.collect()
 }
 
-impl Run {
-    pub(crate) fn copy_range(&mut self, index: usize, from: u64, to: u64) -> Check {
+/// A range of a file is copied to another one.
+pub(crate) struct CopyRange;
+
+impl FileCall for CopyRange {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let Some(from) = chosen.file else {
+            return Ok(());
+        };
+        let to = *client.world.rig.random.clone().pick(&chosen.files);
         if from == to {
             return Ok(());
         }
-        let tree = &self.filesystems[index].history.newest().tree;
-        let size = tree.file(from).map_or(0, |file| file.size);
+        let (size, target_size) = (client.size_of(from), client.size_of(to));
         if size == 0 {
             return Ok(());
         }
-        let aligned = self.random.chance(2, 3);
-        let mut from_offset = self.random.below(size);
-        let mut to_offset = self.random.below(1 << 20);
+        let aligned = client.world.rig.random.chance(2, 3);
+        let mut from_offset = client.world.rig.random.below(size);
+        let mut to_offset = client.world.rig.random.below(1 << 20);
         if aligned {
             from_offset = from_offset / 4096 * 4096;
             to_offset = to_offset / 4096 * 4096;
         }
-        let mut length = self.random.between(1, size).min(300_000);
-        if self.aside.chance(1, 3) {
+        let mut length = client.world.rig.random.between(1, size).min(300_000);
+        if client.world.rig.aside.chance(1, 3) {
             // Up to the end of the source, into the middle of the target; what is committed can be shared.
-            let target_size = tree.file(to).map_or(0, |file| file.size);
             (from_offset, to_offset) = (
                 from_offset / 4096 * 4096,
-                self.aside.below(target_size / 4096 + 1) * 4096,
+                client.world.rig.aside.below(target_size / 4096 + 1) * 4096,
             );
             length = (size - from_offset).min(300_000);
         }
-        if self.aside.chance(1, 3)
-            && let Some(handle) = self.filesystems[index].handle.clone()
-            && let Err(error) = handle.commit()
+        if client.world.rig.aside.chance(1, 3)
+            && let Err(error) = client.commit()
         {
-            return self.after_error("commit", &error);
+            return client.world.after_error("commit", &error);
         }
         let words = format!("copy {length} bytes from {from_offset} of {from} to {to_offset} of {to}");
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let strips = strips(to_offset + length);
             let result = fs.copy_range(&caller(strips), from, from_offset, to, to_offset, length);
             let data = tree
@@ -121,31 +123,35 @@ impl Run {
             let done = Done::of(result, model, vec![from, to]).by_way_of(pieces);
             done.stamping(&[(to, Change::Content)])
         })?;
-        match self.aside.below(6) {
-            0 => self.punch_copied(index, to, to_offset + self.aside.clone().below(length)),
-            1 => self.write_copied(index, to, to_offset + self.aside.clone().below(length)),
+        let choice = client.world.rig.aside.below(6);
+        let offset = to_offset + client.world.rig.aside.clone().below(length);
+        match choice {
+            0 => Self::punch_copied(client, to, offset),
+            1 => Self::write_copied(client, to, offset),
             _ => Ok(()),
         }
     }
+}
 
+impl CopyRange {
     /// A hole in what was copied just before, and is not committed.
-    fn punch_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        let length = self.aside.between(1, 20_000);
+    fn punch_copied(client: &mut Client<'_>, object: u64, offset: u64) -> Check {
+        let length = client.world.rig.aside.between(1, 20_000);
         let words = format!("punch {length} bytes at {offset} out of what was copied to {object}");
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, offset, length);
             Done::of(result, tree.punch(object, offset, length), vec![object])
         })
     }
 
     /// The same with something else in the place of it.
-    fn write_copied(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        let data = vec![0x5B; self.aside.between(1, 20_000) as usize];
+    fn write_copied(client: &mut Client<'_>, object: u64, offset: u64) -> Check {
+        let data = vec![0x5B; client.world.rig.aside.between(1, 20_000) as usize];
         let words = format!(
             "write {} bytes at {offset} of {object} over what was copied",
             data.len()
         );
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let result = fs.write(&Context::root(), object, offset, &data, false);
             let written = result.as_ref().map_or(data.len(), |written| *written);
             Done::of(result, tree.write(object, offset, &data[..written]), vec![object])

@@ -2,16 +2,19 @@
 //!
 //! Invariant: what is read is, byte for byte, what the model holds.
 
-use terrace_dataset::{AllocateMode, Context, SetAttributes, Strip, Tree};
+use terrace_dataset::{AllocateMode, Context, FileKind, SetAttributes, Strip, Tree};
 
-use super::call::{Change, Done};
+use super::{
+    call::{Change, Client, Done},
+    names::Create,
+    seek::Seek,
+    workload::{Chosen, FileCall},
+};
 use crate::{
     ensure,
-    fs::{
-        level::Run,
-        state::{Refused, TreeModel},
-    },
-    run::{Check, Content},
+    fs::models::{Refused, TreeModel},
+    models::Content,
+    violation::Check,
 };
 
 /// From here on a file is long: it is freed in the background.
@@ -41,34 +44,35 @@ pub(crate) fn stripped(tree: &mut TreeModel, object: u64, strips: bool) -> Resul
     }
 }
 
-impl Run {
-    pub(crate) fn write(&mut self, index: usize, object: u64) -> Check {
-        let size = self.filesystems[index]
-            .history
-            .newest()
-            .tree
-            .file(object)
-            .map_or(0, |file| file.size);
-        let most = *self.random.pick(&[300, 5_000, 70_000, 400_000]);
-        let data = if self.random.chance(1, 12) {
-            vec![0; self.random.between(1, most) as usize]
+/// Data of any length anywhere in a file or beyond it; a new file where there is none.
+pub(crate) struct Write;
+
+impl FileCall for Write {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let Some(object) = chosen.file else {
+            return Create(FileKind::File).perform(client, chosen);
+        };
+        let size = client.size_of(object);
+        let most = *client.world.rig.random.pick(&[300, 5_000, 70_000, 400_000]);
+        let data = if client.world.rig.random.chance(1, 12) {
+            vec![0; client.world.rig.random.between(1, most) as usize]
         } else {
-            Content::choose(&mut self.random, most).bytes()
+            Content::choose(&mut client.world.rig.random, most).bytes()
         };
-        if self.random.chance(1, 8) {
-            return self.rewrite(index, object, size);
+        if client.world.rig.random.chance(1, 8) {
+            return Self::rewrite(client, object, size);
         }
-        let offset = match self.random.below(10) {
+        let offset = match client.world.rig.random.below(10) {
             0..=3 => size,
-            4 => self.random.below(1 << 22),
-            5 => self.random.below(200) * 4096,
+            4 => client.world.rig.random.below(1 << 22),
+            5 => client.world.rig.random.below(200) * 4096,
             // Around the end, in its block or beyond it.
-            6 => size.saturating_sub(self.random.below(700)),
-            _ => self.random.below(size.max(1)),
+            6 => size.saturating_sub(client.world.rig.random.below(700)),
+            _ => client.world.rig.random.below(size.max(1)),
         };
-        if self.random.chance(1, 6) {
+        if client.world.rig.random.chance(1, 6) {
             let words = format!("append {} bytes to {object}", data.len());
-            return self.call(index, &words, |fs, tree| {
+            return client.call(&words, |fs, tree| {
                 let result = fs.append(&Context::root(), object, &data, false);
                 let written = result.as_ref().map_or(data.len(), |(_, written)| *written);
                 let model = tree.write(object, size, &data[..written]);
@@ -81,11 +85,13 @@ impl Run {
             });
         }
         let words = format!("write {} bytes at {offset} of {object}", data.len());
-        self.write_to(index, object, offset, &data, &words)
+        Self::write_to(client, object, offset, &data, &words)
     }
+}
 
-    fn write_to(&mut self, index: usize, object: u64, offset: u64, data: &[u8], words: &str) -> Check {
-        self.call(index, words, |fs, tree| {
+impl Write {
+    fn write_to(client: &mut Client<'_>, object: u64, offset: u64, data: &[u8], words: &str) -> Check {
+        client.call(words, |fs, tree| {
             let strips = strips(offset + data.len() as u64);
             let result = fs.write(&Context::root(), object, offset, data, strips);
             let written = result.as_ref().map_or(data.len(), |written| *written);
@@ -103,27 +109,27 @@ impl Run {
     }
 
     /// Writes to ranges for which room is set aside, while there is a file that fills the pool.
-    pub(crate) fn write_the_preallocated(&mut self, index: usize) -> Check {
-        let files = self.filesystems[index].history.newest().tree.promised_files();
+    pub(super) fn write_the_preallocated(client: &mut Client<'_>) -> Check {
+        let files = client.tree().promised_files();
         for object in files.into_iter().take(4) {
-            let blocks: Vec<u64> = match self.filesystems[index].history.newest().tree.file(object) {
+            let blocks: Vec<u64> = match client.tree().file(object) {
                 Ok(file) => file.promised().iter().copied().collect(),
                 Err(_) => continue,
             };
             for _ in 0..3 {
-                let at = blocks[self.aside.index(blocks.len())];
+                let aside = &mut client.world.rig.aside;
+                let at = blocks[aside.index(blocks.len())];
                 let run = blocks.iter().filter(|block| **block >= at).zip(at..);
                 let run = run.take_while(|(block, next)| **block == *next).count() as u64;
-                let count = self.aside.between(1, run.min(40));
+                let count = aside.between(1, run.min(40));
                 let content = Content {
-                    texture: self.aside.below(4) as u8,
-                    seed: self.aside.next(),
+                    texture: aside.below(4) as u8,
+                    seed: aside.next(),
                     length: (count * 4096) as u32,
                 };
                 let words = format!("write {count} preallocated blocks from {at} on of {object}");
-                self.write_to(index, object, at * 4096, &content.bytes(), &words)?;
-                let tree = &self.filesystems[index].history.newest().tree;
-                if tree.file(object).is_err() || self.filesystems[index].handle.is_none() {
+                Self::write_to(client, object, at * 4096, &content.bytes(), &words)?;
+                if client.tree().file(object).is_err() || client.handle().is_none() {
                     break;
                 }
             }
@@ -132,22 +138,28 @@ impl Run {
     }
 
     /// Writes a stream over what is there, or beyond it, with blocks of zeroes in it.
-    fn rewrite(&mut self, index: usize, object: u64, size: u64) -> Check {
-        let first = self.random.below(size / CHUNK_BYTES + 1);
-        for number in first..first + self.random.between(1, 3) {
+    fn rewrite(client: &mut Client<'_>, object: u64, size: u64) -> Check {
+        let first = client.world.rig.random.below(size / CHUNK_BYTES + 1);
+        for number in first..first + client.world.rig.random.between(1, 3) {
             let mut data = Content {
-                texture: self.random.below(4) as u8,
-                seed: self.random.next(),
+                texture: client.world.rig.random.below(4) as u8,
+                seed: client.world.rig.random.next(),
                 length: CHUNK_BYTES as u32,
             }
             .bytes();
-            if self.random.chance(1, 2) {
-                let from = self.random.index(CHUNK_BYTES as usize / 4096) * 4096;
-                let to = from + self.random.index((CHUNK_BYTES as usize - from) / 4096 + 1) * 4096;
+            if client.world.rig.random.chance(1, 2) {
+                let from = client.world.rig.random.index(CHUNK_BYTES as usize / 4096) * 4096;
+                let to = from
+                    + client
+                        .world
+                        .rig
+                        .random
+                        .index((CHUNK_BYTES as usize - from) / 4096 + 1)
+                        * 4096;
                 data[from..to].fill(0);
             }
             let offset = number * CHUNK_BYTES;
-            self.call(index, &format!("stream to {offset} of {object}"), |fs, tree| {
+            client.call(&format!("stream to {offset} of {object}"), |fs, tree| {
                 let result = fs.write(&Context::root(), object, offset, &data, false);
                 let written = result.as_ref().map_or(data.len(), |written| *written);
                 let model = tree.write(object, offset, &data[..written]);
@@ -156,27 +168,30 @@ impl Run {
         }
         Ok(())
     }
+}
 
-    pub(crate) fn truncate(&mut self, index: usize, object: u64) -> Check {
-        let size = self.filesystems[index]
-            .history
-            .newest()
-            .tree
-            .file(object)
-            .map_or(0, |file| file.size);
-        let new = match self.random.below(5) {
+/// Another size of a file.
+pub(crate) struct Truncate;
+
+impl FileCall for Truncate {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let Some(object) = chosen.file else {
+            return Ok(());
+        };
+        let size = client.size_of(object);
+        let new = match client.world.rig.random.below(5) {
             0 => 0,
-            1 => size + self.random.below(1 << 20),
-            _ => self.random.below(size + 1),
+            1 => size + client.world.rig.random.below(1 << 20),
+            _ => client.world.rig.random.below(size + 1),
         };
         // Long files have their own way of going away.
-        let new = match self.aside.below(16) {
-            0 => LONG_BYTES + self.aside.below(LONG_BYTES),
+        let new = match client.world.rig.aside.below(16) {
+            0 => LONG_BYTES + client.world.rig.aside.below(LONG_BYTES),
             1..=7 if size > LONG_BYTES => 0,
             _ => new,
         };
         let words = format!("truncate {object} from {size} to {new}");
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let change = SetAttributes {
                 size: Some(new),
                 ..SetAttributes::default()
@@ -190,25 +205,28 @@ impl Run {
                 .freeing(new <= size)
         })
     }
+}
 
-    pub(crate) fn allocate(&mut self, index: usize, object: u64) -> Check {
-        let size = self.filesystems[index]
-            .history
-            .newest()
-            .tree
-            .file(object)
-            .map_or(0, |file| file.size);
-        let offset = self.random.below(size.max(1) + 5000);
-        let length = self.random.skewed(300_000).max(1);
-        let keep_size = self.random.chance(1, 2);
-        let mode = *self.random.pick(&[
+/// A range of a file is reserved, made zero, or made a hole.
+pub(crate) struct Allocate;
+
+impl FileCall for Allocate {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let Some(object) = chosen.file else {
+            return Ok(());
+        };
+        let size = client.size_of(object);
+        let offset = client.world.rig.random.below(size.max(1) + 5000);
+        let length = client.world.rig.random.skewed(300_000).max(1);
+        let keep_size = client.world.rig.random.chance(1, 2);
+        let mode = *client.world.rig.random.pick(&[
             AllocateMode::Punch,
             AllocateMode::Punch,
             AllocateMode::Zero { keep_size },
             AllocateMode::Reserve { keep_size },
         ]);
         let words = format!("allocate {mode:?} {length} bytes at {offset} of {object}");
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let strips = strips(offset + length);
             let result = fs.allocate(&caller(strips), object, mode, offset, length);
             let model = match mode {
@@ -222,34 +240,36 @@ impl Run {
             Done::of(result, model, vec![object]).stamping(&[(object, Change::Content)])
         })
     }
+}
 
-    pub(crate) fn read(&mut self, index: usize, object: u64) -> Check {
-        let filesystem = &self.filesystems[index];
-        if filesystem.handle.is_none() {
-            return Ok(());
-        }
-        let Ok(size) = filesystem
-            .history
-            .newest()
-            .tree
-            .file(object)
-            .map(|file| file.size)
-        else {
+/// A range of a file is read, or looked through for data and holes.
+pub(crate) struct Read;
+
+impl FileCall for Read {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let Some(object) = chosen.file else {
             return Ok(());
         };
-        let offset = self.random.below(size + 4096);
-        let length = self.random.skewed(300_000) as usize;
-        if self.random.chance(1, 4) {
-            return self.seek(index, object, offset);
+        if client.handle().is_none() {
+            return Ok(());
         }
-        self.read_and_compare(index, object, offset, length)?;
-        self.read_again(index, object, offset)
+        let Some(size) = client.file(object).map(|file| file.size) else {
+            return Ok(());
+        };
+        let offset = client.world.rig.random.below(size + 4096);
+        let length = client.world.rig.random.skewed(300_000) as usize;
+        if client.world.rig.random.chance(1, 4) {
+            return Seek::choose(client, offset).within(client, object);
+        }
+        Self::read_and_compare(client, object, offset, length)?;
+        Self::read_again(client, object, offset)
     }
+}
 
-    fn read_and_compare(&mut self, index: usize, object: u64, offset: u64, length: usize) -> Check {
-        let filesystem = &self.filesystems[index];
-        let file = filesystem.history.newest().tree.file(object).cloned();
-        let (Some(handle), Ok(file)) = (filesystem.handle.clone(), file) else {
+impl Read {
+    /// Reads a range, and compares it with the model.
+    fn read_and_compare(client: &mut Client<'_>, object: u64, offset: u64, length: usize) -> Check {
+        let (Some(handle), Some(file)) = (client.handle(), client.file(object)) else {
             return Ok(());
         };
         let mut buffer = vec![0xEE; length];
@@ -261,40 +281,22 @@ impl Run {
                 );
                 Ok(())
             }
-            Err(error) => self.after_error("read", &error),
+            Err(error) => client.world.after_error("read", &error),
         }
     }
 
     /// In some runs the same again and again, past RAM, beside the mover: so it is hot, chunk by chunk.
-    fn read_again(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        for _ in 1..self.rig.reads_of_the_same {
-            let Some(engine) = self.engine.clone() else {
+    pub(crate) fn read_again(client: &mut Client<'_>, object: u64, offset: u64) -> Check {
+        for _ in 1..client.world.rig.reads_of_the_same {
+            let Some(engine) = client.world.rig.engine.clone() else {
                 return Ok(());
             };
             engine.environment().cache.clear();
             if let Err(error) = engine.mover().step() {
-                return self.excuse("step of the mover", &error.to_string());
+                return client.world.excuse("step of the mover", &error.to_string());
             }
             drop(engine);
-            self.read_and_compare(index, object, offset, 4096)?;
-        }
-        Ok(())
-    }
-
-    /// In the same runs, what was moved by hand is moved at once, and some of it then read.
-    pub(crate) fn use_what_was_moved(&mut self, index: usize, files: &[u64]) -> Check {
-        if self.rig.reads_of_the_same < 2 {
-            return Ok(());
-        }
-        let engine = self.engine()?;
-        for _ in 0..64 {
-            if let Err(error) = engine.mover().step() {
-                return self.excuse("step of the mover", &error.to_string());
-            }
-        }
-        drop(engine);
-        for object in files.iter().take(4) {
-            self.read_again(index, *object, 0)?;
+            Self::read_and_compare(client, object, offset, 4096)?;
         }
         Ok(())
     }

@@ -4,31 +4,41 @@
 
 use terrace_dataset::{Context, FileKind, RenameMode, Tree};
 
-use super::call::{Change, Done, show};
+use super::{
+    call::{Change, Client, Done, show},
+    workload::{Chosen, FileCall},
+};
 use crate::{
-    fs::{
-        level::Run,
-        state::{BlocksModel, Body, Node, Renaming, UNKNOWN_OBJECT},
-    },
-    run::Check,
+    fs::models::{BlocksModel, Body, Node, Renaming, UNKNOWN_OBJECT},
+    hardware::Random,
+    violation::Check,
 };
 
-impl Run {
-    pub(crate) fn name(&mut self) -> Vec<u8> {
-        match self.random.below(20) {
-            0 => vec![b'x'; 255],
-            1 => format!("näme {}", self.random.below(4)).into_bytes(),
-            2 => vec![0xFF, 0xFE, b'0' + self.random.below(4) as u8],
-            _ => format!("n{}", self.random.below(40)).into_bytes(),
-        }
+/// Some name; now and then a long one, or one that is no text.
+pub(super) fn any_name(random: &mut Random) -> Vec<u8> {
+    match random.below(20) {
+        0 => vec![b'x'; 255],
+        1 => format!("näme {}", random.below(4)).into_bytes(),
+        2 => vec![0xFF, 0xFE, b'0' + random.below(4) as u8],
+        _ => format!("n{}", random.below(40)).into_bytes(),
     }
+}
 
-    pub(crate) fn create(&mut self, index: usize, dir: u64, kind: FileKind) -> Check {
-        let name = self.name();
-        let mode = *self.random.pick(&[0o644, 0o600, 0o755, 0o777, 0o400]);
-        let target = format!("target/{}", "y".repeat(self.random.skewed(300) as usize)).into_bytes();
+/// A new file, directory or symbolic link.
+pub(crate) struct Create(pub(crate) FileKind);
+
+impl FileCall for Create {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let (dir, kind) = (chosen.dir, self.0);
+        let name = any_name(&mut client.world.rig.random);
+        let mode = *client.world.rig.random.pick(&[0o644, 0o600, 0o755, 0o777, 0o400]);
+        let target = format!(
+            "target/{}",
+            "y".repeat(client.world.rig.random.skewed(300) as usize)
+        )
+        .into_bytes();
         let words = format!("create {kind:?} {dir}/{}", show(&name));
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let context = Context::root();
             let (result, body, mode) = match kind {
                 FileKind::Directory => (
@@ -55,22 +65,53 @@ impl Run {
                 .stamping(&[(object, Change::Content), (dir, Change::Content)])
         })
     }
+}
 
-    pub(crate) fn unlink(&mut self, index: usize, dir: u64, name: &[u8]) -> Check {
-        let held = self.filesystems[index].held.clone();
-        let tree = &self.filesystems[index].history.newest().tree;
+/// Another name for a file.
+pub(crate) struct Link;
+
+impl FileCall for Link {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let Some(object) = chosen.file else {
+            return Ok(());
+        };
+        let dir = chosen.dir;
+        let name = any_name(&mut client.world.rig.random);
+        client.call(&format!("link {object} as {dir}/{}", show(&name)), |fs, tree| {
+            let model = tree.link(object, dir, &name);
+            let linked = fs.link(&Context::root(), object, dir, &name);
+            Done::of(linked, model, vec![object, dir])
+                .stamping(&[(object, Change::Attributes), (dir, Change::Content)])
+        })
+    }
+}
+
+/// A name is removed.
+pub(crate) struct Unlink;
+
+impl FileCall for Unlink {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        Self::unlink(client, chosen.old.0, &chosen.old.1)
+    }
+}
+
+impl Unlink {
+    /// This name is removed.
+    pub(super) fn unlink(client: &mut Client<'_>, dir: u64, name: &[u8]) -> Check {
+        let held = client.world.rig.handles.held(client.index).to_vec();
+        let tree = client.tree();
         let target = tree.lookup(dir, name).ok();
         let directory = target
             .and_then(|object| tree.node(object))
             .is_some_and(Node::is_directory);
         // Now and then the wrong call.
-        let as_directory = directory != self.random.chance(1, 30);
+        let as_directory = directory != client.world.rig.random.chance(1, 30);
         let words = format!(
             "{} {dir}/{}",
             if as_directory { "rmdir" } else { "unlink" },
             show(name)
         );
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let context = Context::root();
             let is_held = |object| held.contains(&object);
             let (result, model) = if as_directory {
@@ -93,17 +134,23 @@ impl Run {
                 .freeing(true)
         })
     }
+}
 
-    pub(crate) fn rename(&mut self, index: usize, dir: u64, name: &[u8], new_dir: u64) -> Check {
-        let held = self.filesystems[index].held.clone();
-        let names = self.filesystems[index].history.newest().tree.names();
-        let (new_dir, new_name) = if !names.is_empty() && self.random.chance(1, 2) {
-            let (dir, name, _) = self.random.pick(&names).clone();
+/// A name is moved, in one of several ways.
+pub(crate) struct Rename;
+
+impl FileCall for Rename {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
+        let (dir, name) = (chosen.old.0, chosen.old.1.as_slice());
+        let held = client.world.rig.handles.held(client.index).to_vec();
+        let names = client.tree().names();
+        let (new_dir, new_name) = if !names.is_empty() && client.world.rig.random.chance(1, 2) {
+            let (dir, name, _) = client.world.rig.random.pick(&names).clone();
             (dir, name)
         } else {
-            (new_dir, self.name())
+            (chosen.dir, any_name(&mut client.world.rig.random))
         };
-        let (mode, renaming) = *self.random.pick(&[
+        let (mode, renaming) = *client.world.rig.random.pick(&[
             (RenameMode::Replace, Renaming::Replace),
             (RenameMode::Replace, Renaming::Replace),
             (RenameMode::NoReplace, Renaming::NoReplace),
@@ -116,7 +163,7 @@ impl Run {
             show(name),
             show(&new_name)
         );
-        self.call(index, &words, |fs, tree| {
+        client.call(&words, |fs, tree| {
             let ends = [tree.lookup(dir, name), tree.lookup(new_dir, &new_name)];
             let mut touched: Vec<u64> = ends.into_iter().flatten().chain([dir, new_dir]).collect();
             // Two names of one object: nothing is done.

@@ -5,13 +5,11 @@
 
 use terrace_dataset::{FsError, SeekTarget, Tree};
 
+use super::call::Client;
 use crate::{
     ensure,
-    fs::{
-        level::Run,
-        state::{BLOCK, BlocksModel},
-    },
-    run::Check,
+    fs::models::{BLOCK, BlocksModel},
+    violation::Check,
 };
 
 /// Where the first block from `offset` on is that is a hole, or is none, as a `SEEK_HOLE` or `SEEK_DATA` answers.
@@ -31,31 +29,36 @@ fn first(file: &BlocksModel, offset: u64, target: SeekTarget) -> Option<u64> {
     Some((found * block).clamp(offset, file.size)).filter(|at| target == SeekTarget::Hole || *at < file.size)
 }
 
-impl Run {
-    pub(crate) fn seek(&mut self, index: usize, object: u64, offset: u64) -> Check {
-        let target = *self.random.pick(&[SeekTarget::Data, SeekTarget::Hole]);
-        let exact = self.random.chance(1, 2);
-        self.seek_for(index, object, offset, target, exact)
+/// A look for data or for a hole.
+pub(super) struct Seek {
+    pub(super) offset: u64,
+    pub(super) target: SeekTarget,
+    /// After everything was committed.
+    pub(super) exact: bool,
+}
+
+impl Seek {
+    /// From there on, for what chance says.
+    pub(super) fn choose(client: &mut Client<'_>, offset: u64) -> Self {
+        let random = &mut client.world.rig.random;
+        Self {
+            offset,
+            target: *random.pick(&[SeekTarget::Data, SeekTarget::Hole]),
+            exact: random.chance(1, 2),
+        }
     }
 
-    /// With `exact`, after everything was committed.
-    pub(crate) fn seek_for(
-        &mut self,
-        index: usize,
-        object: u64,
-        offset: u64,
-        target: SeekTarget,
-        exact: bool,
-    ) -> Check {
-        let filesystem = &self.filesystems[index];
-        let Some(handle) = filesystem.handle.clone() else {
+    /// Looks in a file, and compares.
+    pub(super) fn within(&self, client: &mut Client<'_>, object: u64) -> Check {
+        let Some(handle) = client.handle() else {
             return Ok(());
         };
-        let Ok(file) = filesystem.history.newest().tree.file(object).cloned() else {
+        let Some(file) = client.file(object) else {
             return Ok(());
         };
+        let (offset, target, exact) = (self.offset, self.target, self.exact);
         if exact && let Err(error) = handle.commit() {
-            return self.after_error("commit", &error);
+            return client.world.after_error("commit", &error);
         }
         if exact {
             let used = file.taken_blocks();
@@ -65,14 +68,14 @@ impl Run {
                     "object {object} takes {} sectors, and has {used} blocks",
                     attributes.blocks512
                 ),
-                Err(error) => return self.after_error("attributes", &error),
+                Err(error) => return client.world.after_error("attributes", &error),
             }
         }
         let expected = first(&file, offset, target);
         let found = match handle.seek(object, offset, target) {
             Ok(found) => Some(found),
             Err(FsError::NoData) => None,
-            Err(error) => return self.after_error("seek", &error),
+            Err(error) => return client.world.after_error("seek", &error),
         };
         let right = match target {
             _ if exact => found == expected,

@@ -7,44 +7,115 @@ use std::sync::Arc;
 
 use terrace_dataset::{FsError, Volume};
 
+use super::workload::FilesystemCall;
 use crate::{
+    act::Act,
     ensure,
     fs::{
-        level::{Consequence, Run},
-        state::{BlocksModel, Promise},
+        checks::ReservedFits,
+        models::{BlocksModel, Promise, VolumeState},
+        world::{Consequence, World},
     },
-    run::{Check, Content},
+    models::Content,
     trace,
+    violation::Check,
 };
 
 /// What a volume is cut into if nothing else is said.
 const CHUNK_OF_VOLUME: u64 = 16 << 10;
-impl Run {
-    /// One call to a volume.
-    pub(crate) fn volume_call(&mut self) -> Check {
-        if self.volumes.is_empty() {
-            return self.filesystem_call();
-        }
-        let Some(handle) = self.volumes[0].handle.clone() else {
+
+/// A client of one volume of the world.
+pub(crate) struct VolumeClient<'w> {
+    pub(crate) world: &'w mut World,
+    pub(crate) index: usize,
+}
+
+impl<'w> VolumeClient<'w> {
+    pub(crate) fn of(world: &'w mut World, index: usize) -> Self {
+        Self { world, index }
+    }
+
+    pub(crate) fn handle(&self) -> Option<Arc<Volume>> {
+        self.world.rig.handles.volume(self.index)
+    }
+
+    pub(crate) fn model_mut(&mut self) -> &mut VolumeState {
+        &mut self.world.models.volumes[self.index]
+    }
+
+    /// The newest state of the model.
+    pub(crate) fn content(&self) -> &BlocksModel {
+        self.world.models.volumes[self.index].history.newest()
+    }
+
+    /// What became of a call that makes the volume this model.
+    pub(crate) fn written(
+        &mut self,
+        result: Result<(), FsError>,
+        model: BlocksModel,
+        handle: &Volume,
+    ) -> Check {
+        let Err(error) = result else {
+            let volume = self.model_mut();
+            volume.history.push(model);
+            if volume.promise == Promise::Sync {
+                volume.history.synced();
+            }
             return Ok(());
         };
-        let mut model = self.volumes[0].history.newest().clone();
-        let offset = self.random.below(model.size);
-        let offset = if self.random.chance(1, 2) {
+        let index = self.index;
+        self.world.check(&ReservedFits { index, error: &error })?;
+        match self.world.judge("volume", &error)? {
+            Consequence::GoOn if self.model_mut().promise == Promise::Sync => {
+                // Done and not made durable, perhaps.
+                let mut shown = vec![0; model.size as usize];
+                if let Err(error) = handle.read(0, &mut shown) {
+                    return self.world.after_error("reading the volume", &error);
+                }
+                if shown == model.read(0, shown.len()) {
+                    self.model_mut().history.push(model);
+                }
+                Ok(())
+            }
+            Consequence::GoOn => Ok(()),
+            Consequence::Reopen => {
+                self.model_mut().history.push(model);
+                self.world.recover(false)
+            }
+        }
+    }
+}
+
+/// One call to the first volume, or to a filesystem where there is none.
+pub(crate) struct VolumeCall;
+
+impl Act<World> for VolumeCall {
+    fn perform(&mut self, world: &mut World) -> Check {
+        if world.models.volumes.is_empty() {
+            return FilesystemCall.perform(world);
+        }
+        let mut client = VolumeClient::of(world, 0);
+        let Some(handle) = client.handle() else {
+            return Ok(());
+        };
+        let mut model = client.content().clone();
+        let random = &mut client.world.rig.random;
+        let offset = random.below(model.size);
+        let offset = if random.chance(1, 2) {
             offset / 4096 * 4096
         } else {
             offset
         };
-        let length = self.random.skewed(200_000).max(1).min(model.size - offset);
-        let choice = self.random.below(10);
+        let length = random.skewed(200_000).max(1).min(model.size - offset);
+        let choice = random.below(10);
         let (words, result) = match choice {
             0..=5 => {
                 let mut offset = offset;
-                let mut data = Content::choose(&mut self.random, 200_000).bytes();
-                if self.random.chance(1, 4) && !data.is_empty() {
+                let mut data = Content::choose(random, 200_000).bytes();
+                if random.chance(1, 4) && !data.is_empty() {
                     // Whole chunks, many at once: such writes go past the pages.
                     offset = offset / CHUNK_OF_VOLUME * CHUNK_OF_VOLUME;
-                    let length = self.random.between(8, 24) * CHUNK_OF_VOLUME;
+                    let length = random.between(8, 24) * CHUNK_OF_VOLUME;
                     let length = length.min((model.size - offset) / CHUNK_OF_VOLUME * CHUNK_OF_VOLUME);
                     data = data.iter().copied().cycle().take(length as usize).collect();
                 }
@@ -81,50 +152,10 @@ impl Run {
                 (format!("read {length} at {offset}"), result)
             }
         };
-        trace!(self.trace, "volume: {words}: {}", result.is_ok());
+        trace!(client.world.rig.trace, "volume: {words}: {}", result.is_ok());
         if choice > 7 && result.is_ok() {
             return Ok(());
         }
-        self.volume_written(0, result, model, handle)
-    }
-
-    /// What became of a call that makes the volume this model.
-    pub(crate) fn volume_written(
-        &mut self,
-        index: usize,
-        result: Result<(), FsError>,
-        model: BlocksModel,
-        handle: Arc<Volume>,
-    ) -> Check {
-        match result {
-            Ok(()) => {
-                self.volumes[index].history.push(model);
-                if self.volumes[index].promise == Promise::Sync {
-                    self.volumes[index].history.synced();
-                }
-                Ok(())
-            }
-            Err(error) => match self
-                .check_promised(index, &error)
-                .and_then(|()| self.judge("volume", &error))?
-            {
-                Consequence::GoOn if self.volumes[index].promise == Promise::Sync => {
-                    // Done and not made durable, perhaps.
-                    let mut shown = vec![0; model.size as usize];
-                    if let Err(error) = handle.read(0, &mut shown) {
-                        return self.after_error("reading the volume", &error);
-                    }
-                    if shown == model.read(0, shown.len()) {
-                        self.volumes[index].history.push(model);
-                    }
-                    Ok(())
-                }
-                Consequence::GoOn => Ok(()),
-                Consequence::Reopen => {
-                    self.volumes[index].history.push(model);
-                    self.recover(false)
-                }
-            },
-        }
+        client.written(result, model, &handle)
     }
 }

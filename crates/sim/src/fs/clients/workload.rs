@@ -1,17 +1,26 @@
-//! What clients do: calls of a filesystem and of a volume, done by engine and model alike. Here the seed chooses which
-//! comes next; how a call is done and compared is in `call`.
+//! What clients of a filesystem do: the table of their calls. Here the seed chooses which comes next, and on what; how a call
+//! is done and compared is in `call.rs`.
 //!
-//! Invariant: a filesystem stays within bounds of objects and blocks: one that is crowded gets calls that make room.
+//! A new call is a struct that implements [`FileCall`], and a line in the table. Invariant: a filesystem stays within bounds
+//! of objects and blocks: one that is crowded gets calls that make room.
 
-use terrace_dataset::{Context, FileKind};
+use terrace_dataset::FileKind;
 
-use super::call::{Change, Done, show};
+use super::{
+    attributes::{ChangeAttributes, ExtendedAttribute, SetTimes},
+    call::Client,
+    copying::CopyRange,
+    file_data::{Allocate, Read, Truncate, Write},
+    holds::{HoldOpen, LinkHeld, Release, Temporary},
+    names::{Create, Link, Rename, Unlink, any_name},
+};
 use crate::{
+    act::Act,
     fs::{
-        level::Run,
-        state::{Body, Node},
+        models::{Body, Node},
+        world::World,
     },
-    run::Check,
+    violation::Check,
 };
 
 /// Objects that a filesystem of the run has at most.
@@ -19,85 +28,88 @@ const OBJECTS_MAX: usize = 90;
 /// Content that a filesystem of the run has at most, blocks.
 const BLOCKS_MAX: usize = 1500;
 
-impl Run {
-    /// One call to one filesystem.
-    pub(crate) fn filesystem_call(&mut self) -> Check {
-        let index = self.random.index(self.filesystems.len());
-        let state = self.filesystems[index].history.newest().clone();
-        let directories = state.tree.objects(Node::is_directory);
-        let files = state.tree.objects(|node| matches!(node.body, Body::File(_)));
-        let names = state.tree.names();
-        let dir = *self.random.pick(&directories);
-        // Mostly names that are there for calls that need one.
-        let (old_dir, old_name) = if !names.is_empty() && self.random.chance(9, 10) {
-            let (dir, name, _) = self.random.pick(&names).clone();
-            (dir, name)
-        } else {
-            (dir, self.name())
+/// What a call is done on, as chance picked it.
+pub(crate) struct Chosen {
+    /// A directory.
+    pub(crate) dir: u64,
+    /// Mostly a name that is there, for calls that need one.
+    pub(crate) old: (u64, Vec<u8>),
+    /// A file, if there is one.
+    pub(crate) file: Option<u64>,
+    /// All files.
+    pub(crate) files: Vec<u64>,
+}
+
+/// A call of a client.
+pub(crate) trait FileCall {
+    fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check;
+}
+
+/// The calls with their weights. Those that come first make a filesystem fuller, the next ones make room.
+const FILLING: [(u64, &dyn FileCall); 5] = [
+    (14, &Create(FileKind::File)),
+    (6, &Create(FileKind::Directory)),
+    (3, &Create(FileKind::SymbolicLink)),
+    (4, &Link),
+    (25, &Write),
+];
+const MAKING_ROOM: [(u64, &dyn FileCall); 3] = [(10, &Unlink), (9, &Rename), (5, &Truncate)];
+const OTHERS: [(u64, &dyn FileCall); 10] = [
+    (4, &Allocate),
+    (3, &CopyRange),
+    (4, &ChangeAttributes),
+    (5, &ExtendedAttribute),
+    (2, &HoldOpen),
+    (1, &Release),
+    (5, &Read),
+    (2, &Temporary),
+    (2, &LinkHeld),
+    (2, &SetTimes),
+];
+
+/// One call to one filesystem.
+pub(crate) struct FilesystemCall;
+
+impl Act<World> for FilesystemCall {
+    fn perform(&mut self, world: &mut World) -> Check {
+        let random = &mut world.rig.random;
+        let index = random.index(world.models.filesystems.len());
+        let tree = &world.models.filesystems[index].history.newest().tree;
+        let directories = tree.objects(Node::is_directory);
+        let files = tree.objects(|node| matches!(node.body, Body::File(_)));
+        let names = tree.names();
+        let dir = *random.pick(&directories);
+        let old = match !names.is_empty() && random.chance(9, 10) {
+            true => {
+                let (dir, name, _) = random.pick(&names).clone();
+                (dir, name)
+            }
+            false => (dir, any_name(random)),
         };
-        let file = if files.is_empty() {
-            None
-        } else {
-            Some(*self.random.pick(&files))
+        let file = (!files.is_empty()).then(|| *random.pick(&files));
+        let crowded = tree.len() > OBJECTS_MAX || tree.used_blocks() > BLOCKS_MAX;
+        let (filling, making_room) = (weight(&FILLING), weight(&MAKING_ROOM));
+        let mut at = match crowded {
+            true => random.between(filling, filling + making_room - 1),
+            false => random.below(filling + making_room + weight(&OTHERS)),
         };
-        let crowded = state.tree.len() > OBJECTS_MAX || state.tree.used_blocks() > BLOCKS_MAX;
-        let choice = if crowded {
-            self.random.between(52, 75)
-        } else {
-            self.random.below(106)
+        let chosen = Chosen {
+            dir,
+            old,
+            file,
+            files,
         };
-        match choice {
-            0..=13 => self.create(index, dir, FileKind::File),
-            14..=19 => self.create(index, dir, FileKind::Directory),
-            20..=22 => self.create(index, dir, FileKind::SymbolicLink),
-            23..=26 => match file {
-                Some(object) => {
-                    let name = self.name();
-                    self.call(
-                        index,
-                        &format!("link {object} as {dir}/{}", show(&name)),
-                        |fs, tree| {
-                            let model = tree.link(object, dir, &name);
-                            let linked = fs.link(&Context::root(), object, dir, &name);
-                            Done::of(linked, model, vec![object, dir])
-                                .stamping(&[(object, Change::Attributes), (dir, Change::Content)])
-                        },
-                    )
-                }
-                None => Ok(()),
-            },
-            27..=51 => match file {
-                Some(object) => self.write(index, object),
-                None => self.create(index, dir, FileKind::File),
-            },
-            52..=61 => self.unlink(index, old_dir, &old_name),
-            62..=70 => self.rename(index, old_dir, &old_name, dir),
-            71..=75 => match file {
-                Some(object) => self.truncate(index, object),
-                None => Ok(()),
-            },
-            76..=79 => match file {
-                Some(object) => self.allocate(index, object),
-                None => Ok(()),
-            },
-            80..=82 => match file {
-                Some(object) => self.copy_range(index, object, *self.random.clone().pick(&files)),
-                None => Ok(()),
-            },
-            83..=86 => self.change_attributes(index),
-            87..=91 => self.extended_attribute(index),
-            92..=93 => match file {
-                Some(object) => self.hold_open(index, object),
-                None => Ok(()),
-            },
-            94 => self.release_one(index),
-            100..=101 => self.temporary(index, dir),
-            102..=103 => self.link_held(index, dir),
-            104..=105 => self.set_times(index),
-            _ => match file {
-                Some(object) => self.read(index, object),
-                None => Ok(()),
-            },
+        let calls = FILLING.iter().chain(&MAKING_ROOM).chain(&OTHERS);
+        for (weight, call) in calls {
+            if at < *weight {
+                return call.perform(&mut Client::of(world, index), &chosen);
+            }
+            at -= weight;
         }
+        Ok(())
     }
+}
+
+fn weight(calls: &[(u64, &dyn FileCall)]) -> u64 {
+    calls.iter().map(|(weight, _)| weight).sum()
 }

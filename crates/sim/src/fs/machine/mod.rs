@@ -1,11 +1,18 @@
-//! The machine: devices that fail, go away and come back; restarts.
+//! The machine: devices that fail, come and go, are pulled and replaced; tiers; restarts.
 
-mod absence;
+mod copies;
 mod devices;
+mod lost_device;
+mod pulling;
 mod replacement;
 mod restart;
-mod survivors;
+mod tiers;
+mod weather;
 
-pub(crate) use absence::Absence;
-pub(crate) use replacement::Replacing;
-pub(crate) use survivors::Lost;
+pub(crate) use devices::{ChangeDevices, CutAfterLeaving};
+pub(crate) use lost_device::LostDevice;
+pub(crate) use pulling::PullDisks;
+pub(crate) use replacement::ReplaceDisks;
+pub(crate) use restart::CloseAndOpen;
+pub(crate) use tiers::{ChangeTier, MoveByHand};
+pub(crate) use weather::{Cut, Kill, PlanCut, Weather};

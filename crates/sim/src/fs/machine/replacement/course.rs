@@ -7,20 +7,14 @@ use std::sync::Arc;
 use terrace_engine::{Engine, EngineError};
 use terrace_mover::JobState;
 
-use super::{Gone, PAUSE_NANOSECONDS, STEPS_MAX, has_device, replacement_job};
-use crate::{
-    ensure,
-    fs::{level::Run, machine::Lost},
-    hardware::FaultKind,
-    run::Check,
-    trace, violation,
-};
+use super::{Gone, PAUSE_NANOSECONDS, Replacement, STEPS_MAX, add_fresh_disk, has_device, replacement_job};
+use crate::{ensure, fs::checks::Lost, hardware::FaultKind, trace, violation, violation::Check};
 
 /// Times that a replacement is begun at most.
 const BEGINNINGS_MAX: usize = 12;
 
 /// How a replacement ended.
-pub(crate) enum End {
+pub(super) enum End {
     /// The disk has left.
     Replaced,
     /// All that can be read was moved, and the rest is told.
@@ -38,30 +32,29 @@ enum Driven {
     Failed(String),
 }
 
-impl Run {
+impl Replacement<'_> {
     /// The replacement, begun again as often as it must be. `None` if the run cannot tell what comes of it.
-    pub(crate) fn replace_until_the_end(
+    pub(super) fn replace_until_the_end(
         &mut self,
         mut engine: Arc<Engine>,
         lost: &Lost,
-        gone: &Gone,
     ) -> Check<Option<(Arc<Engine>, End)>> {
-        let mut troubles = self.replacing.random.below(4);
+        let mut troubles = self.random.below(4);
         let mut refused = 0;
         for _ in 0..BEGINNINGS_MAX {
-            if !has_device(&engine, gone.number) {
+            if !has_device(&engine, self.gone.number) {
                 return Ok(Some((engine, End::Replaced)));
             }
-            if engine.check_stays(gone.number).is_ok() {
-                if troubles > 0 && self.replacing.random.chance(1, 3) {
+            if engine.check_stays(self.gone.number).is_ok() {
+                if troubles > 0 && self.random.chance(1, 3) {
                     troubles -= 1;
-                    let after = self.replacing.random.skewed(400);
-                    self.rig.machine.cut_power_after(Some(after));
+                    let after = self.random.skewed(400);
+                    self.world.rig.machine.cut_power_after(Some(after));
                 }
-                let begun = self.begin_replacing(&engine, gone);
-                self.rig.machine.cut_power_after(None);
-                if !self.rig.machine.is_powered() {
-                    let Some(opened) = self.open_without(engine, lost, gone)? else {
+                let begun = self.begin_replacing(&engine);
+                self.world.rig.machine.cut_power_after(None);
+                if !self.world.rig.is_powered() {
+                    let Some(opened) = self.open_without(engine, lost)? else {
                         return Ok(None);
                     };
                     engine = opened;
@@ -69,8 +62,8 @@ impl Run {
                 }
                 if let Err(error) = begun {
                     let words = error.to_string();
-                    trace!(self.trace, "the replacement does not begin: {words}");
-                    if has_stopped(&words, gone) {
+                    trace!(self.world.rig.trace, "the replacement does not begin: {words}");
+                    if has_stopped(&words, &self.gone) {
                         return Ok(None);
                     }
                     // What was taken back, or is being brought up to date, first comes to its end.
@@ -79,16 +72,16 @@ impl Run {
                         refused < 5 || words.contains("full") || words.contains("room"),
                         "a missing disk cannot be replaced: {words}"
                     );
-                    self.settle(&engine, gone)?;
+                    self.settle(&engine)?;
                     if refused == 5 {
                         return Ok(None);
                     }
                     continue;
                 }
             }
-            match self.drive(&engine, gone, lost, &mut troubles)? {
+            match self.drive(&engine, lost, &mut troubles)? {
                 Driven::Stopped => {
-                    let Some(opened) = self.open_without(engine, lost, gone)? else {
+                    let Some(opened) = self.open_without(engine, lost)? else {
                         return Ok(None);
                     };
                     engine = opened;
@@ -111,74 +104,61 @@ impl Run {
     }
 
     /// Puts a fresh disk in the place of the missing one, or goes on with one that is in the pool already.
-    fn begin_replacing(&mut self, engine: &Arc<Engine>, gone: &Gone) -> Result<u64, EngineError> {
-        let number = gone.number.to_string();
-        let newest = self.rig.machine.disk_count() - 1;
+    fn begin_replacing(&mut self, engine: &Engine) -> Result<u64, EngineError> {
+        let number = self.gone.number.to_string();
+        let newest = self.world.rig.machine.disk_count() - 1;
         let joined = engine.find_device(&format!("/simulated/disk{newest}"));
-        if newest != gone.disk && !self.members.contains(&newest) && joined.is_ok_and(|info| !info.draining) {
+        if newest != self.gone.disk
+            && !self.world.rig.members.contains(newest)
+            && joined.is_ok_and(|info| !info.draining)
+        {
             let begun = engine.remove_device(&number);
             if !lacks_devices(&begun) {
                 return begun;
             }
         }
-        let fresh = self.add_fresh_disk();
-        let begun = engine.replace_opened(&number, self.rig.machine.device(fresh), false);
+        let fresh = add_fresh_disk(&self.world.rig, self.random);
+        let begun = engine.replace_opened(&number, self.world.rig.machine.device(fresh), false);
         if !lacks_devices(&begun) {
             return begun;
         }
         // A tier that has fewer devices than copies gets one first, as it says.
-        trace!(self.trace, "the tier gets disk {fresh} first");
+        trace!(self.world.rig.trace, "the tier gets disk {fresh} first");
         let tier = engine.find_device(&number)?.tier;
         let tier = engine.pool().tiers()[usize::from(tier)].settings.name.clone();
-        engine.add_opened(&tier, self.rig.machine.device(fresh), None, 1, false)?;
-        let second = self.add_fresh_disk();
-        engine.replace_opened(&number, self.rig.machine.device(second), false)
+        engine.add_opened(&tier, self.world.rig.machine.device(fresh), None, 1, false)?;
+        let second = add_fresh_disk(&self.world.rig, self.random);
+        engine.replace_opened(&number, self.world.rig.machine.device(second), false)
     }
 
     /// Steps until the job of the replacement is over; now and then something comes in between.
-    fn drive(&mut self, engine: &Arc<Engine>, gone: &Gone, lost: &Lost, troubles: &mut u64) -> Check<Driven> {
+    fn drive(&mut self, engine: &Engine, lost: &Lost, troubles: &mut u64) -> Check<Driven> {
         let in_the_way = || {
-            engine
-                .check_stays(gone.number)
-                .err()
-                .and_then(|busy| job_named(&busy))
+            let busy = engine.check_stays(self.gone.number).err();
+            busy.and_then(|busy| job_named(&busy))
         };
-        let job = replacement_job(engine, gone.number).or_else(in_the_way);
+        let job = replacement_job(engine, self.gone.number).or_else(in_the_way);
         let state = job.and_then(|job| engine.mover().state_of(job));
         if let (Some(job), Some((JobState::Paused, reason))) = (job, state) {
             // What was paused before the disk went never ends by itself: who wants it replaced gives that up, as he is told.
             let given_up = engine.job_action(job, "cancel");
-            trace!(self.trace, "{reason}: paused, given up: {}", given_up.is_ok());
-            self.settle(engine, gone)?;
+            trace!(
+                self.world.rig.trace,
+                "{reason}: paused, given up: {}",
+                given_up.is_ok()
+            );
+            self.settle(engine)?;
             return Ok(Driven::Over);
         }
         for _ in 0..STEPS_MAX {
-            if *troubles > 0 && self.replacing.random.chance(1, 12) {
+            if *troubles > 0 && self.random.chance(1, 12) {
                 *troubles -= 1;
-                match self.replacing.random.below(4) {
-                    0 => {
-                        let after = self.replacing.random.skewed(200);
-                        self.rig.machine.cut_power_after(Some(after));
-                    }
-                    1 => {
-                        self.rig.machine.kill();
-                        return Ok(Driven::Stopped);
-                    }
-                    2 => {
-                        if let Some(job) = job {
-                            let cancelled = engine.job_action(job, "cancel");
-                            trace!(self.trace, "replacement given up: {}", cancelled.is_ok());
-                        }
-                    }
-                    _ => {
-                        self.rig.machine.cut_power_after(None);
-                        let now = self.compare_survivors(engine, gone.covered)?;
-                        self.has_not_lost_more(lost, &now)?;
-                    }
+                if self.come_between(engine, job, lost)? {
+                    return Ok(Driven::Stopped);
                 }
             }
             let stepped = engine.step();
-            if !self.rig.machine.is_powered() {
+            if !self.world.rig.is_powered() {
                 return Ok(Driven::Stopped);
             }
             if let Err(error) = stepped {
@@ -187,35 +167,67 @@ impl Run {
                     continue;
                 }
                 ensure!(
-                    words.contains("full") || has_stopped(&words, gone) || misses_the_gone(&words, gone),
+                    words.contains("full")
+                        || has_stopped(&words, &self.gone)
+                        || misses_the_gone(&words, &self.gone),
                     "a step while a missing disk is replaced: {error}"
                 );
                 return Ok(Driven::Full);
             }
-            if engine.check_stays(gone.number).is_ok() {
+            if engine.check_stays(self.gone.number).is_ok() {
                 break;
             }
         }
-        self.rig.machine.cut_power_after(None);
+        self.world.rig.machine.cut_power_after(None);
         let state = job.and_then(|job| engine.mover().state_of(job));
-        trace!(self.trace, "the replacement: {state:?}");
+        trace!(self.world.rig.trace, "the replacement: {state:?}");
         match state {
             Some((JobState::Failed, reason)) => Ok(Driven::Failed(reason)),
-            _ if engine.check_stays(gone.number).is_err() => {
+            _ if engine.check_stays(self.gone.number).is_err() => {
                 violation!("a missing disk is replaced without end: {state:?}")
             }
             _ => {
                 // What was given up leaves again, or is in the pool beside the other.
-                self.settle(engine, gone)?;
+                self.settle(engine)?;
                 Ok(Driven::Over)
             }
         }
     }
 
+    /// Something comes in between: a stop, an end of the replacement, or a look at everything. Whether the process has ended.
+    fn come_between(&mut self, engine: &Engine, job: Option<u64>, lost: &Lost) -> Check<bool> {
+        match self.random.below(4) {
+            0 => {
+                let after = self.random.skewed(200);
+                self.world.rig.machine.cut_power_after(Some(after));
+            }
+            1 => {
+                self.world.rig.machine.kill();
+                return Ok(true);
+            }
+            2 => {
+                if let Some(job) = job {
+                    let cancelled = engine.job_action(job, "cancel");
+                    trace!(
+                        self.world.rig.trace,
+                        "replacement given up: {}",
+                        cancelled.is_ok()
+                    );
+                }
+            }
+            _ => {
+                self.world.rig.machine.cut_power_after(None);
+                let now = self.survivors(engine)?;
+                now.is_no_more_than(lost)?;
+            }
+        }
+        Ok(false)
+    }
+
     /// Ticks and steps until the background rests; a full pool, and the power, excuse what fails.
-    pub(crate) fn settle(&self, engine: &Arc<Engine>, gone: &Gone) -> Check {
+    pub(super) fn settle(&self, engine: &Engine) -> Check {
         for _ in 0..4 {
-            self.rig.machine.clock.advance(PAUSE_NANOSECONDS);
+            self.world.rig.machine.clock.advance(PAUSE_NANOSECONDS);
             let mut outcome = engine.tick().map(drop).map_err(|error| error.to_string());
             for _ in 0..STEPS_MAX {
                 match engine.step() {
@@ -231,9 +243,9 @@ impl Run {
                 ensure!(
                     words.contains("full")
                         || waits_for_the_gone(&words)
-                        || has_stopped(&words, gone)
-                        || misses_the_gone(&words, gone)
-                        || !self.rig.machine.is_powered(),
+                        || has_stopped(&words, &self.gone)
+                        || misses_the_gone(&words, &self.gone)
+                        || !self.world.rig.is_powered(),
                     "the background while a disk is missing: {words}"
                 );
             }
@@ -243,47 +255,47 @@ impl Run {
 
     /// The machine stopped in the middle: the pool opens again, without the disk, and shows the same. `None` if it never was open
     /// without it, and what that needs had no other copy.
-    fn open_without(&mut self, engine: Arc<Engine>, lost: &Lost, gone: &Gone) -> Check<Option<Arc<Engine>>> {
+    fn open_without(&mut self, engine: Arc<Engine>, lost: &Lost) -> Check<Option<Arc<Engine>>> {
         drop(engine);
-        let machine = self.rig.machine.clone();
-        match machine.is_powered() && self.replacing.random.chance(1, 2) {
+        let machine = self.world.rig.machine.clone();
+        match machine.is_powered() && self.random.chance(1, 2) {
             true => machine.kill(),
             false => {
-                self.coverage.hit(FaultKind::PowerCut);
+                self.world.rig.coverage.hit(FaultKind::PowerCut);
                 machine.cut_power();
                 machine.settle();
             }
         }
         for attempt in 0.. {
-            let again = attempt < 3 && self.replacing.random.chance(1, 4);
-            machine.cut_power_after(again.then(|| self.replacing.random.skewed(300)));
-            let opened = self.rig.open(true);
+            let again = attempt < 3 && self.random.chance(1, 4);
+            machine.cut_power_after(again.then(|| self.random.skewed(300)));
+            let opened = self.world.rig.open(true);
             machine.cut_power_after(None);
             match opened {
                 Ok(engine) if machine.is_powered() => {
-                    let now = self.compare_survivors(&engine, gone.covered)?;
-                    self.has_not_lost_more(lost, &now)?;
+                    let now = self.survivors(&engine)?;
+                    now.is_no_more_than(lost)?;
                     trace!(
-                        self.trace,
+                        self.world.rig.trace,
                         "open again, with the old one: {}",
-                        has_device(&engine, gone.number)
+                        has_device(&engine, self.gone.number)
                     );
-                    gone.opened_without.set(true);
+                    self.gone.opened_without = true;
                     return Ok(Some(engine));
                 }
-                Err(error) if machine.is_powered() && !gone.covered && !gone.opened_without.get() => {
-                    trace!(self.trace, "opening without it: {error}");
+                Err(error) if machine.is_powered() && !self.gone.covered && !self.gone.opened_without => {
+                    trace!(self.world.rig.trace, "opening without it: {error}");
                     return Ok(None);
                 }
                 Err(error) if machine.is_powered() => {
                     violation!(
                         "the pool opened without disk {}, and does not any more: {error}",
-                        gone.disk
+                        self.gone.disk
                     )
                 }
                 _ => {}
             }
-            self.coverage.hit(FaultKind::PowerCutInRecovery);
+            self.world.rig.coverage.hit(FaultKind::PowerCutInRecovery);
             machine.cut_power();
             machine.settle();
         }
