@@ -112,10 +112,6 @@ ranks! {
     dataset {
         /// One administrative change at a time.
         Administration (io);
-        /// The handle of a dataset, while it is opened or closed.
-        Handle (io);
-        /// Views of its past.
-        Views;
         /// Renames of directories of one dataset, one at a time.
         Rename (io);
         /// Writes ahead that are under way.
@@ -130,18 +126,24 @@ ranks! {
         RoomTaking (io);
         /// A step of the sweep.
         SweepStep (io);
+        /// The handle of a dataset, while it is opened or closed.
+        Handle (io);
         /// Commits of a dataset, in the order of their numbers.
         Commit (io, several);
         /// Counting against quotas: one at a time.
         Quotas;
+        /// Views of the past of a dataset.
+        Views;
+        /// Checkpoints that retention has no room for.
+        Unretained;
         /// Datasets by name and number.
         Registry;
         /// Name and properties of one.
         Record;
-        /// What is kept of the pool as a whole.
-        Facts;
         /// Checkpoints that a dataset holds.
         Held;
+        /// What is kept of the pool as a whole.
+        Facts (io);
         /// Changes pass, a freeze stops them; of several datasets for a common commit.
         Gate (several);
         /// What a freeze took.

@@ -22,7 +22,7 @@ pub struct RetainedCheckpoints {
     registry: Arc<Registry>,
     held: Arc<HeldSets>,
     /// Datasets of which none was held for want of room, by number, with what it would have had to set aside, bytes.
-    without_room: Mutex<BTreeMap<u32, u64>, rank::Leaf>,
+    without_room: Mutex<BTreeMap<u32, u64>, rank::dataset::Unretained>,
 }
 
 impl RetainedCheckpoints {
