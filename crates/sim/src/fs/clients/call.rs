@@ -119,7 +119,7 @@ impl Run {
                 // the reserve, which a device that was lost takes with it. What destroys snapshots works still.
                 let name = &self.filesystems[index].name;
                 let state = self.engine()?.datasets().state(name);
-                let is_held = state.is_ok_and(|state| !state.held().read().is_empty());
+                let is_held = state.is_ok_and(|state| !state.held().is_empty());
                 let lost = self.storm || self.hurt || self.absence.pulled().is_some();
                 if error == FsError::NoSpace && done.frees && !sync && !(is_held && lost) {
                     violation!("{words} was refused on a full pool");
