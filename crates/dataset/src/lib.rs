@@ -30,7 +30,8 @@ mod hostile_bytes;
 
 pub use admin::{Datasets, NewDataset};
 pub use faces::{
-    BlockDevice, Filesystem, Live, PastVolume, Paused, ReadOnly, SetId, View, Volume, WriteDone,
+    BlockDevice, Filesystem, Live, PastVolume, Paused, ReadOnly, SetId, StandingStill, View, Volume,
+    WriteDone,
 };
 pub use history::{
     CheckReport, DestroyReport, Flusher, Progress, RetainedCheckpoints, SnapshotInfo, SnapshotStore, Sweeper,

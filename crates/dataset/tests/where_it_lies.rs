@@ -25,7 +25,7 @@ impl Store for Hooked {
     fn chunk_info(&self, id: ChunkId) -> Result<Option<ChunkInfo>, StoreError> {
         let hook = self.before_look.lock().take();
         if let Some(hook) = hook {
-            hook();
+            terrace_sync::as_another_thread(hook);
         }
         self.memory.chunk_info(id)
     }

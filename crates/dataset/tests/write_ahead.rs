@@ -34,7 +34,7 @@ impl Store for Hooked {
     fn write_chunks(&self, pieces: &[Piece<'_>]) -> Result<Vec<Written>, StoreError> {
         let hook = self.before_write.lock().take();
         if let Some(hook) = hook {
-            hook();
+            terrace_sync::as_another_thread(hook);
         }
         if self.fails.load(SeqCst) {
             return Err(StoreError::Device("the device is gone".into()));
@@ -44,7 +44,7 @@ impl Store for Hooked {
     fn reserve_beside(&self, bytes: u64, own: &dyn Fn() -> u64) -> Result<Reservation, StoreError> {
         let hook = self.before_reserve.lock().take();
         if let Some(hook) = hook {
-            hook();
+            terrace_sync::as_another_thread(hook);
         }
         self.memory.reserve_beside(bytes, own)
     }

@@ -87,8 +87,9 @@ impl Drop for Held {
     }
 }
 
-/// Runs what another thread would: it holds nothing, and cannot have what this one holds.
-pub(crate) fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
+/// Runs what another thread would: it holds nothing, and cannot have what this one holds. For a simulated device that does something else
+/// while it is asked, too.
+pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
     {
         let mine = HELD.take();

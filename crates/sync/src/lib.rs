@@ -18,7 +18,7 @@ pub mod trace;
 
 pub use clock::{Clock, Driver, ManualClock, Others, Stopwatch, SystemClock};
 pub use condvar::Condvar;
-pub use held::about_to_do_io;
+pub use held::{about_to_do_io, as_another_thread};
 pub use mutex::{Mutex, MutexGuard};
 pub use rank::Rank;
 pub use rounds::{Round, Rounds};

@@ -114,8 +114,6 @@ ranks! {
         Administration (io);
         /// Renames of directories of one dataset, one at a time.
         Rename (io);
-        /// Writes ahead that are under way.
-        WriteAhead (io);
         /// A file or directory, in the order of their numbers.
         Inode (io, several);
         /// Clearing the landing tier: one at a time.
@@ -130,6 +128,8 @@ ranks! {
         Handle (io);
         /// Commits of a dataset, in the order of their numbers.
         Commit (io, several);
+        /// Writes ahead that are under way; of several datasets for a common commit.
+        WriteAhead (io, several);
         /// Counting against quotas: one at a time.
         Quotas;
         /// Views of the past of a dataset.

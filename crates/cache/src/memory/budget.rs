@@ -74,10 +74,15 @@ impl Budget {
         }
     }
 
-    /// Never delays (simulation: time does not pass by itself).
+    /// See [`set_delays`](Self::set_delays).
     pub fn without_delays(self) -> Self {
-        self.delays.store(false, Relaxed);
+        self.set_delays(false);
         self
+    }
+
+    /// Whether writers are ever delayed; if not, they always do themselves what commits would have to do for them.
+    pub fn set_delays(&self, delays: bool) {
+        self.delays.store(delays, Relaxed);
     }
 
     /// The whole, bytes.

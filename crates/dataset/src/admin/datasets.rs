@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    lifecycle::{Lifecycle, NewDataset},
-    loader::Loader,
-};
+use super::lifecycle::{Lifecycle, NewDataset};
 use crate::{
     faces::{Filesystem, View, Volume},
     history::{
@@ -16,7 +13,6 @@ use crate::{
     posix::FsError,
     properties::PropertyService,
     quota::WorkingRoom,
-    records::SweepJobs,
     registry::{DatasetInfo, PoolFacts, Registry},
     relayout::{Accepts, Cut, HotPiece, Relaid},
     relief::SpaceReclaimer,
@@ -43,17 +39,17 @@ impl Datasets {
     /// Opens the datasets of a pool by that name; a new pool gets its root dataset. Takes time in proportion to the
     /// number of datasets and held checkpoints, not to what they hold.
     pub fn open(environment: Arc<Environment>, pool: &str) -> Result<Self, DatasetError> {
-        let jobs = Arc::new(SweepJobs::open(&environment.store)?);
-        let facts = Arc::new(PoolFacts::open(environment.store.clone(), jobs.next_number())?);
+        let facts = Arc::new(PoolFacts::open(environment.store.clone())?);
         let registry = Arc::new(Registry::new(pool));
         let common: Arc<WorkingRoom> = Arc::default();
-        let recounter = Arc::new(Recounter::new(&facts, &jobs));
-        let held = Arc::new(HeldSets::new(&environment, &facts, &jobs, &recounter));
+        let recounter = Arc::new(Recounter::new(&facts));
+        let held = Arc::new(HeldSets::new(&environment, &facts, &recounter));
         let checkpointer = Arc::new(Checkpointer::new(&environment, &registry, &facts));
         let retained = Arc::new(RetainedCheckpoints::new(&environment, &registry, &held));
-        let sweeper = Arc::new(Sweeper::new(&environment, &registry, &facts, &jobs, &recounter));
+        let sweeper = Arc::new(Sweeper::new(&environment, &registry, &facts, &recounter));
+        let reclaimer = SpaceReclaimer::new(&environment, &registry, &checkpointer, &sweeper);
         let properties = Arc::new(PropertyService::new(&environment, &registry, &checkpointer));
-        let loader = Loader {
+        let lifecycle = Lifecycle {
             environment: environment.clone(),
             registry: registry.clone(),
             facts: facts.clone(),
@@ -61,17 +57,11 @@ impl Datasets {
             properties: properties.clone(),
             common: common.clone(),
         };
-        let lifecycle = Lifecycle::new(loader, &jobs);
         lifecycle.open_all()?;
         Ok(Self {
             snapshots: SnapshotStore::new(&environment, &registry, &checkpointer, &held),
             flusher: Flusher::new(&environment, &registry, &checkpointer, &retained),
-            reclaimer: Arc::new(SpaceReclaimer::new(
-                &environment,
-                &registry,
-                &checkpointer,
-                &sweeper,
-            )),
+            reclaimer: Arc::new(reclaimer),
             environment,
             registry,
             facts,

@@ -3,14 +3,13 @@
 //! Invariants: each change is one batch, flushed before it is reported; destroying does O(datasets named) work in the
 //! foreground and leaves the content to the sweep; what is destroyed is gone for its users at once.
 
-use super::loader::Loader;
 use crate::{
     faces::{Filesystem, Volume},
-    history::DestroyReport,
+    history::{DestroyReport, Recounter},
     live::Environment,
     properties::{PropertyService, above_quota},
-    quota::working_bytes_of,
-    records::{Counters, DatasetRecord, Job, Kind, SweepJobs, VOLUME_BYTES_MAX, VersionedBatch, keys},
+    quota::{WorkingRoom, working_bytes_of},
+    records::{Counters, DatasetRecord, Job, Kind, VOLUME_BYTES_MAX, VersionedBatch, keys},
     registry::{Node, PoolFacts, Registry},
     settings::{DatasetError, VOLUME_CHUNK_SIZE, name as names},
 };
@@ -33,40 +32,16 @@ pub struct NewDataset {
 
 /// See the module.
 pub(super) struct Lifecycle {
-    environment: Arc<Environment>,
-    registry: Arc<Registry>,
-    facts: Arc<PoolFacts>,
-    jobs: Arc<SweepJobs>,
-    properties: Arc<PropertyService>,
-    loader: Loader,
+    pub(super) environment: Arc<Environment>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) facts: Arc<PoolFacts>,
+    pub(super) recounter: Arc<Recounter>,
+    pub(super) properties: Arc<PropertyService>,
+    /// What the usage of all of them shares.
+    pub(super) common: Arc<WorkingRoom>,
 }
 
 impl Lifecycle {
-    pub(super) fn new(loader: Loader, jobs: &Arc<SweepJobs>) -> Self {
-        Self {
-            environment: loader.environment.clone(),
-            registry: loader.registry.clone(),
-            facts: loader.facts.clone(),
-            properties: loader.properties.clone(),
-            jobs: jobs.clone(),
-            loader,
-        }
-    }
-
-    /// Puts all stored datasets into the registry; a new pool gets its root dataset.
-    pub(super) fn open_all(&self) -> Result<(), DatasetError> {
-        let mut records = self.environment.records().datasets()?;
-        records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-        if records.is_empty() {
-            return self.finish_create(vec![self.prepare(
-                String::new(),
-                Kind::Filesystem,
-                BTreeMap::new(),
-            )?]);
-        }
-        self.loader.load_all(records)
-    }
-
     /// Creates a filesystem or volume.
     pub(super) fn create(&self, name: &str, new: &NewDataset) -> Result<(), DatasetError> {
         let _admin = self.registry.administer();
@@ -152,7 +127,7 @@ impl Lifecycle {
     }
 
     /// Record and first batch of a new dataset; its number is used up even if the batch is never committed.
-    fn prepare(
+    pub(super) fn prepare(
         &self,
         stored: String,
         kind: Kind,
@@ -185,7 +160,7 @@ impl Lifecycle {
         Ok(((number, record), batch))
     }
 
-    fn finish_create(&self, made: Vec<((u32, DatasetRecord), Batch)>) -> Result<(), DatasetError> {
+    pub(super) fn finish_create(&self, made: Vec<((u32, DatasetRecord), Batch)>) -> Result<(), DatasetError> {
         let mut whole = Batch::new();
         let mut records = Vec::new();
         for (record, batch) in made {
@@ -194,7 +169,7 @@ impl Lifecycle {
         }
         let sequence = self.facts.commit(whole)?;
         self.environment.store.flush(sequence)?;
-        self.loader.load_all(records)
+        self.load_all(records)
     }
 
     /// See [`Datasets::destroy`](super::Datasets::destroy).
@@ -259,7 +234,7 @@ impl Lifecycle {
         if let Some((_, top)) = tree.first() {
             top.state.usage().move_below(None);
         }
-        self.jobs.add(jobs);
+        self.facts.jobs().add(jobs);
         store.flush(sequence)?;
         Ok(())
     }
@@ -372,7 +347,7 @@ impl Lifecycle {
 }
 
 fn report_snapshots(name: &str, node: &Node, report: &mut DestroyReport) -> Result<(), DatasetError> {
-    for (_, record) in node.state.held().read().iter() {
+    for (_, record) in node.state.held().iter() {
         let snapshot = format!("{name}@{}", record.name);
         if let Some(tag) = record.holds.first() {
             return Err(DatasetError::Held {

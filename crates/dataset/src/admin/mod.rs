@@ -2,7 +2,7 @@
 
 mod datasets;
 mod lifecycle;
-mod loader;
+mod loading;
 
 pub use datasets::Datasets;
 pub use lifecycle::NewDataset;

@@ -189,18 +189,11 @@ impl Builder {
             (first..=last).for_each(push);
             return Ok(());
         }
-        let mut start = keys::region(self.dataset.number(), body, first);
+        let start = keys::region(self.dataset.number(), body, first);
         let end = keys::region(self.dataset.number(), body, last + 1);
-        loop {
-            let records = self.dataset.records().scan(&start, &end, 1024)?;
-            for (key, _) in &records {
-                push(keys::parse_region(key)?.2);
-            }
-            let Some((key, _)) = records.last() else {
-                return Ok(());
-            };
-            start = key.to_vec();
-            start.push(0);
+        for found in self.dataset.records().each(start, end, 1024) {
+            push(keys::parse_region(&found?.0)?.2);
         }
+        Ok(())
     }
 }

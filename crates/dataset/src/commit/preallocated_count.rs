@@ -97,24 +97,18 @@ impl Counting {
         body: u64,
         range: &Range<u64>,
     ) -> Result<(), FsError> {
-        let mut from = keys::region(dataset.number(), body, range.start / PER_REGION);
+        let from = keys::region(dataset.number(), body, range.start / PER_REGION);
         let to = keys::region(dataset.number(), body, range.end.div_ceil(PER_REGION));
-        loop {
-            let records = dataset.records().scan(&from, &to, RECORDS)?;
-            for (key, value) in &records {
-                let region = keys::parse_region(key)?.2;
-                if self.counted.insert(region) {
-                    let record = decode_region(value)?.record;
-                    let (before, after) = (self.old.count(region, &record), self.now.count(region, &record));
-                    self.mapped += after.0 as i64 - before.0 as i64;
-                    self.own += after.1 as i64 - before.1 as i64;
-                }
+        for found in dataset.records().each(from, to, RECORDS) {
+            let (key, value) = found?;
+            let region = keys::parse_region(&key)?.2;
+            if self.counted.insert(region) {
+                let record = decode_region(&value)?.record;
+                let (before, after) = (self.old.count(region, &record), self.now.count(region, &record));
+                self.mapped += after.0 as i64 - before.0 as i64;
+                self.own += after.1 as i64 - before.1 as i64;
             }
-            let Some((last, _)) = records.last() else {
-                return Ok(());
-            };
-            from = last.to_vec();
-            from.push(0);
         }
+        Ok(())
     }
 }

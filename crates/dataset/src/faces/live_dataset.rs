@@ -3,7 +3,7 @@
 //! Locks, in this order: inode locks (by object number), the gate ([`DirtyEpoch`]), one object's state, and the leaves in each part. A
 //! commit takes the dataset's commit lock before the gate, and no inode lock.
 
-use super::live_trait::{Live, Paused};
+use super::live_trait::{Live, Paused, StandingStill};
 use crate::{
     commit::{ChunkWriter, CommitQueue},
     live::{DatasetState, DirtyEpoch, Fragment, ObjectTable, StoodStill, Stopped},
@@ -87,6 +87,21 @@ impl LiveDataset {
     }
 }
 
+struct Still<'a> {
+    live: &'a LiveDataset,
+    still: StoodStill<'a>,
+}
+
+impl<'a> StandingStill<'a> for Still<'a> {
+    fn pause(self: Box<Self>) -> Box<dyn Paused + 'a> {
+        Box::new(Standstill {
+            commits: &self.live.commits,
+            stopped: self.live.epoch.stop(),
+            _still: self.still,
+        })
+    }
+}
+
 struct Standstill<'a> {
     commits: &'a CommitQueue,
     stopped: Stopped<'a>,
@@ -105,15 +120,10 @@ pub(crate) trait HasLive: Send + Sync {
 }
 
 impl<T: HasLive> Live for T {
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError> {
-        // First what is on its way to the store, so that it is not written a second time.
+    fn stand_still(&self) -> Result<Box<dyn StandingStill<'_> + '_>, FsError> {
         let live = self.live();
         let still = live.epoch.stand_still()?;
-        Ok(Box::new(Standstill {
-            commits: &live.commits,
-            stopped: live.epoch.stop(),
-            _still: still,
-        }))
+        Ok(Box::new(Still { live, still }))
     }
 
     fn write_ahead(&self) -> bool {

@@ -10,8 +10,9 @@ use crate::{
 
 /// What the registry asks of an open filesystem or volume, so that a checkpoint is one consistent state.
 pub trait Live: Send + Sync {
-    /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between.
-    fn pause(&self) -> Result<Box<dyn Paused + '_>, FsError>;
+    /// Waits for what is on its way to the store, and lets nothing more go there until the answer is dropped: so that it is not
+    /// written a second time.
+    fn stand_still(&self) -> Result<Box<dyn StandingStill<'_> + '_>, FsError>;
 
     /// Hands a bounded part of what streams have written to the store, ahead of the commit that will make it part of
     /// their files; whether there was any.
@@ -48,7 +49,14 @@ pub trait Live: Send + Sync {
     fn close(&self);
 }
 
-/// A live dataset that stands still.
+/// A live dataset of which nothing is on its way to the store.
+pub trait StandingStill<'a> {
+    /// Stops all changes until the answer is dropped or frozen. Short: no I/O is done in between, so of several datasets all stand
+    /// still before the first is paused.
+    fn pause(self: Box<Self>) -> Box<dyn Paused + 'a>;
+}
+
+/// A live dataset in which nothing changes.
 pub trait Paused {
     /// Swaps the dirty sets out, as the state of `checkpoint`, and lets changes go on.
     fn freeze(self: Box<Self>, checkpoint: u64);

@@ -9,6 +9,6 @@ mod volume;
 
 pub use block_device::{BlockDevice, PastVolume, ReadOnly};
 pub use filesystem::{Filesystem, SetId, WriteDone};
-pub use live_trait::{Live, Paused};
+pub use live_trait::{Live, Paused, StandingStill};
 pub use snapshot_view::View;
 pub use volume::Volume;

@@ -17,7 +17,7 @@ use crate::{
         ACCESS_EXECUTE, Attributes, BlockStatus, Context, DirectoryEntry, FileFlags, FsError, FsStatistics,
         ROOT, SeekTarget, Tree, generation, pieces_of,
     },
-    records::{EntryRecord, FileKind, InodeRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, keys},
+    records::{EntryRecord, FileKind, InodeRecord, REGION_BLOCKS, REGION_BYTES, RegionRecord, after, keys},
 };
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -248,7 +248,7 @@ impl View {
                 }
             }
             match page.last() {
-                Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),
+                Some((last, _)) if page.len() == PAGE => from = after(last),
                 _ => return Ok(None),
             }
         }
@@ -313,7 +313,7 @@ impl View {
                 names.push(keys::parse_xattr(key)?.to_vec());
             }
             match page.last() {
-                Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),
+                Some((last, _)) if page.len() == PAGE => from = after(last),
                 _ => return Ok(names),
             }
         }
@@ -400,7 +400,7 @@ impl Tree for View {
     }
 
     fn statistics(&self) -> Result<FsStatistics, FsError> {
-        let held = self.state.held().read();
+        let held = self.state.held();
         let record = held.get(self.checkpoint).ok_or(FsError::Stale)?;
         // Nothing can be written here: what it maps is all the room that there is.
         Ok(FsStatistics {

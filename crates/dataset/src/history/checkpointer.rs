@@ -65,7 +65,8 @@ impl Checkpointer {
         let locks = nodes.iter().map(|node| node.state.commit_lock_while_answered());
         let locks: Vec<_> = locks.collect::<Result<_, _>>()?;
         let live = || handles.iter().filter_map(Borrowed::live);
-        let paused: Vec<_> = live().map(|live| live.pause()).collect::<Result<_, _>>()?;
+        let still: Vec<_> = live().map(|live| live.stand_still()).collect::<Result<_, _>>()?;
+        let paused: Vec<_> = still.into_iter().map(|still| still.pause()).collect();
         let checkpoint = self.facts.checkpoints().close();
         paused.into_iter().for_each(|paused| paused.freeze(checkpoint));
         let mut failed = None;

@@ -2,10 +2,7 @@
 //!
 //! Invariants: content kept only in RAM is left out; a dataset that cannot be committed keeps no other from being committed.
 
-use std::{
-    cell::Cell,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{cell::Cell, sync::Arc};
 
 use super::{checkpointer::Checkpointer, retained_checkpoints::RetainedCheckpoints};
 use crate::{
@@ -14,9 +11,6 @@ use crate::{
     registry::{Borrowed, Node, Registry},
     settings::{DatasetError, Durability},
 };
-
-/// Commits of a dataset that fail one after another, for metadata that cannot be read, until it is called stuck.
-const STUCK_COMMITS: u32 = 3;
 
 /// See the module.
 pub struct Flusher {
@@ -65,7 +59,7 @@ impl Flusher {
             self.checkpointer.close(nodes, retain)
         };
         let note = |node: &Arc<Node>| {
-            node.state.failed_commits().store(0, Ordering::Relaxed);
+            node.state.note_commit(true);
             done(node);
         };
         let first = match close(nodes.clone()) {
@@ -85,7 +79,7 @@ impl Flusher {
                 Err(error) => {
                     // Of one that is merely full, say, nobody knows that it will not be better by itself.
                     if error.is_unreadable_metadata() {
-                        node.state.failed_commits().fetch_add(1, Ordering::Relaxed);
+                        node.state.note_commit(false);
                     }
                     failed = failed.or(Some(error));
                 }
@@ -101,16 +95,14 @@ impl Flusher {
     /// Keeps datasets from being changed whose commits fail again and again for metadata that cannot be read: what they have not committed would else fill the memory
     /// that all have for writing. For who knows that it will not be better by itself.
     pub fn keep_stuck_from_changes(&self) {
-        let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
-        for node in self.registry.nodes_where(is_stuck) {
+        for node in self.registry.nodes_where(|node| node.state.is_stuck()) {
             node.state.keep_from_changes();
         }
     }
 
     /// Names of datasets whose commits fail again and again for metadata that cannot be read.
     pub fn stuck(&self) -> Vec<String> {
-        let is_stuck = |node: &Node| node.state.failed_commits().load(Ordering::Relaxed) >= STUCK_COMMITS;
-        let nodes = self.registry.nodes_where(is_stuck);
+        let nodes = self.registry.nodes_where(|node| node.state.is_stuck());
         nodes.iter().map(|node| node.state.name().to_string()).collect()
     }
 
@@ -160,7 +152,7 @@ impl Flusher {
             }
             let own = settings.commit_interval_seconds;
             let interval = own.map_or(interval_nanoseconds, |seconds| seconds * 1_000_000_000);
-            let last = node.state.committed_nanoseconds().load(Ordering::Relaxed);
+            let last = node.state.committed_nanoseconds();
             let left = last
                 .saturating_add(interval)
                 .saturating_sub(now.saturating_add(1));
@@ -172,8 +164,7 @@ impl Flusher {
             return Ok(wait.get());
         }
         let (_, failed) = self.commit_what_can_be(nodes, |node| {
-            let committed = node.state.committed_nanoseconds();
-            committed.store(now.saturating_add(1), Ordering::Relaxed);
+            node.state.set_committed(now.saturating_add(1));
         });
         // The others keep their word.
         self.environment.store.flush(self.environment.store.newest())?;

@@ -11,7 +11,7 @@ use terrace_store::Batch;
 use super::recount::Recounter;
 use crate::{
     live::Environment,
-    records::{HeldRecord, Job, Recount, SweepJobs, keys},
+    records::{HeldRecord, Job, Recount, keys},
     registry::{Node, PoolFacts},
     settings::DatasetError,
 };
@@ -20,7 +20,6 @@ use crate::{
 pub(crate) struct HeldSets {
     environment: Arc<Environment>,
     facts: Arc<PoolFacts>,
-    jobs: Arc<SweepJobs>,
     recounter: Arc<Recounter>,
 }
 
@@ -28,13 +27,11 @@ impl HeldSets {
     pub(crate) fn new(
         environment: &Arc<Environment>,
         facts: &Arc<PoolFacts>,
-        jobs: &Arc<SweepJobs>,
         recounter: &Arc<Recounter>,
     ) -> Self {
         Self {
             environment: environment.clone(),
             facts: facts.clone(),
-            jobs: jobs.clone(),
             recounter: recounter.clone(),
         }
     }
@@ -57,7 +54,7 @@ impl HeldSets {
         }
         self.facts.commit(batch)?;
         for (node, record) in records {
-            node.state.held().write().insert(checkpoint, record);
+            node.state.held_mut().insert(checkpoint, record);
             if let Some(counters) = self.recounter.all_shared(node) {
                 node.state.set_recount(None);
                 node.state.set_counters(counters);
@@ -85,7 +82,7 @@ impl HeldSets {
         // No version dies for a holder at or above this before the checkpoint is out of the set.
         let current = self.facts.checkpoints().current();
         {
-            let mut held = node.state.held().write();
+            let mut held = node.state.held_mut();
             for &checkpoint in checkpoints {
                 if !held.get(checkpoint).is_some_and(&check) {
                     continue;
@@ -108,7 +105,7 @@ impl HeldSets {
         let newest_gone = removed.iter().map(|(checkpoint, _)| *checkpoint).max();
         let recounted = newest_gone.and_then(|gone| self.recounter.shared_without(node, gone, &mut batch));
         if let Err(error) = self.facts.commit(batch) {
-            let mut held = node.state.held().write();
+            let mut held = node.state.held_mut();
             removed
                 .into_iter()
                 .for_each(|(checkpoint, record)| held.insert(checkpoint, record));
@@ -122,7 +119,7 @@ impl HeldSets {
             jobs.extend(job);
         }
         node.end_views(removed.iter().map(|(checkpoint, _)| *checkpoint));
-        self.jobs.add(jobs);
+        self.facts.jobs().add(jobs);
         Ok(())
     }
 
@@ -137,7 +134,7 @@ impl HeldSets {
         batch.privileged();
         batch.put(keys::held(node.number(), checkpoint), record.encode());
         let sequence = self.environment.store.commit(batch)?;
-        node.state.held().write().insert(checkpoint, record);
+        node.state.held_mut().insert(checkpoint, record);
         self.environment.store.flush(sequence)?;
         Ok(())
     }

@@ -12,7 +12,7 @@ use terrace_store::{Batch, StoreError};
 
 use crate::{
     live::{DatasetState, Shared},
-    records::{Counters, Job, Records, Recount, SweepJobs, after, decode_region, keys},
+    records::{Counters, Job, Records, Recount, after, decode_region, keys},
     registry::{Node, PoolFacts},
 };
 
@@ -22,15 +22,11 @@ const REGIONS: usize = 128;
 /// See the module.
 pub(crate) struct Recounter {
     facts: Arc<PoolFacts>,
-    jobs: Arc<SweepJobs>,
 }
 
 impl Recounter {
-    pub(crate) fn new(facts: &Arc<PoolFacts>, jobs: &Arc<SweepJobs>) -> Self {
-        Self {
-            facts: facts.clone(),
-            jobs: jobs.clone(),
-        }
+    pub(crate) fn new(facts: &Arc<PoolFacts>) -> Self {
+        Self { facts: facts.clone() }
     }
 
     /// The counters of a dataset of which a checkpoint is held now, if it has promises to keep.
@@ -57,7 +53,7 @@ impl Recounter {
         gone: u64,
         batch: &mut Batch,
     ) -> Option<(Counters, Option<(u64, Job)>)> {
-        let newest = node.state.held().read().newest_before(u64::MAX);
+        let newest = node.state.held().newest_before(u64::MAX);
         if !node.state.kind().is_volume() || newest.is_some_and(|newest| newest > gone) {
             return None;
         }
@@ -84,14 +80,14 @@ impl Recounter {
             return state.count_own();
         }
         let counters = state.counters();
-        let newest = state.held().read().newest_before(u64::MAX);
+        let newest = state.held().newest_before(u64::MAX);
         let Some(held) = newest else {
             return state.set_counters(Counters {
                 shared_blocks: Some(0),
                 ..counters
             });
         };
-        let recount = self.jobs.recount_of(state.number(), held).or_else(|| {
+        let recount = self.facts.jobs().recount_of(state.number(), held).or_else(|| {
             counters.shared_blocks.is_none().then(|| {
                 let job = Job::Recount {
                     dataset: state.number(),
@@ -100,7 +96,7 @@ impl Recounter {
                 };
                 // Its record comes with the first step.
                 let (number, job) = self.facts.number_job(&mut Batch::new(), job);
-                self.jobs.add([(number, job)]);
+                self.facts.jobs().add([(number, job)]);
                 Recount {
                     job: number,
                     held,
@@ -123,7 +119,7 @@ impl Recounter {
         records: usize,
     ) -> Result<Option<Job>, StoreError> {
         let _commit = state.commit_lock();
-        let newest = state.held().read().newest_before(u64::MAX);
+        let newest = state.held().newest_before(u64::MAX);
         let recount = state
             .recount()
             .filter(|recount| recount.job == number && newest == Some(recount.held));

@@ -44,7 +44,7 @@ impl RetainedCheckpoints {
         let time = self.environment.now();
         let taken = Cell::new(0);
         let wanted = nodes.iter().filter(|node| {
-            let newest_held = node.state.held().read().newest_until(checkpoint);
+            let newest_held = node.state.held().newest_until(checkpoint);
             !node.state.settings().retention.is_none()
                 && newest_held.is_none_or(|held| node.state.counters().newest_checkpoint > held)
                 && self.may_retain(node, &taken)
@@ -130,7 +130,7 @@ impl RetainedCheckpoints {
         let mut keeping = Vec::new();
         let mut has_snapshots = false;
         for (name, node) in self.registry.all() {
-            let held = node.state.held().read();
+            let held = node.state.held();
             let any_retained = held.iter().any(|(_, record)| is_retained(record));
             let bytes = node.state.counters().history_bytes();
             if any_retained && bytes > 0 {
@@ -168,7 +168,7 @@ fn is_retained(record: &HeldRecord) -> bool {
 /// The retained checkpoints of a dataset that no rule keeps any more.
 fn outlived(node: &Node, now_seconds: i64) -> Vec<u64> {
     let retained: Vec<_> = {
-        let held = node.state.held().read();
+        let held = node.state.held();
         let retained = held.iter().filter(|(_, record)| is_retained(record));
         retained
             .map(|(checkpoint, record)| (checkpoint, record.time.seconds))

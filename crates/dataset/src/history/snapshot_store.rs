@@ -88,7 +88,7 @@ impl SnapshotStore {
             false => vec![(dataset.to_owned(), own)],
         };
         for (name, node) in &nodes {
-            if node.state.held().read().by_name(snapshot).is_some() {
+            if node.state.held().by_name(snapshot).is_some() {
                 return Err(DatasetError::Exists(format!("{name}@{snapshot}")));
             }
         }
@@ -124,7 +124,7 @@ impl SnapshotStore {
         let mut report = DestroyReport::default();
         let mut found = Vec::new();
         for (dataset, node) in tree {
-            let held = node.state.held().read();
+            let held = node.state.held();
             let Some(checkpoint) = held.by_name(snapshot) else {
                 continue;
             };
@@ -163,7 +163,7 @@ impl SnapshotStore {
         let nodes = self.registry.below(below)?;
         let mut list = Vec::new();
         for (dataset, node) in nodes {
-            for (checkpoint, record) in node.state.held().read().iter() {
+            for (checkpoint, record) in node.state.held().iter() {
                 if retained || !record.name.is_empty() {
                     list.push(snapshot_info(&dataset, checkpoint, record));
                 }
@@ -175,7 +175,7 @@ impl SnapshotStore {
     /// One snapshot, `DATASET@NAME`.
     pub fn info(&self, name: &str) -> Result<SnapshotInfo, DatasetError> {
         let (node, dataset, checkpoint) = self.find(name)?;
-        let held = node.state.held().read();
+        let held = node.state.held();
         let record = held
             .get(checkpoint)
             .ok_or_else(|| DatasetError::NoSnapshot(name.to_owned()))?;
@@ -195,7 +195,7 @@ impl SnapshotStore {
     fn find(&self, name: &str) -> Result<(Arc<Node>, String, u64), DatasetError> {
         let (dataset, snapshot) = split_snapshot(name)?;
         let node = self.registry.node(dataset)?;
-        let checkpoint = node.state.held().read().by_name(snapshot);
+        let checkpoint = node.state.held().by_name(snapshot);
         let checkpoint = checkpoint.ok_or_else(|| DatasetError::NoSnapshot(name.to_owned()))?;
         Ok((node, dataset.to_owned(), checkpoint))
     }
@@ -243,7 +243,7 @@ impl SnapshotStore {
         let _admin = self.registry.administer();
         let (node, _, checkpoint) = self.find(name)?;
         let mut record = {
-            let held = node.state.held().read();
+            let held = node.state.held();
             held.get(checkpoint)
                 .cloned()
                 .ok_or_else(|| DatasetError::NoSnapshot(name.to_owned()))?
@@ -263,7 +263,7 @@ impl SnapshotStore {
             ));
         }
         let mut record = {
-            let held = node.state.held().read();
+            let held = node.state.held();
             if held.by_name(snapshot).is_some() {
                 return Err(DatasetError::Exists(to.to_owned()));
             }

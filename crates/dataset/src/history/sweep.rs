@@ -16,15 +16,12 @@ use super::recount::Recounter;
 use crate::{
     live::{DatasetState, Environment},
     records::{
-        DATASET_TABLES, Job, Old, OrphanCursor, OrphanRecord, RegionRecord, SweepJobs, after, damaged,
-        decode_region, keys,
+        DATASET_TABLES, Job, Old, OrphanCursor, OrphanRecord, RegionRecord, after, damaged, decode_region,
+        keys,
     },
     registry::{PoolFacts, Registry},
 };
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use terrace_store::{Batch, StoreError};
@@ -43,7 +40,6 @@ pub struct Sweeper {
     environment: Arc<Environment>,
     registry: Arc<Registry>,
     facts: Arc<PoolFacts>,
-    jobs: Arc<SweepJobs>,
     recounter: Arc<Recounter>,
 }
 
@@ -52,53 +48,48 @@ impl Sweeper {
         environment: &Arc<Environment>,
         registry: &Arc<Registry>,
         facts: &Arc<PoolFacts>,
-        jobs: &Arc<SweepJobs>,
         recounter: &Arc<Recounter>,
     ) -> Self {
         Self {
             environment: environment.clone(),
             registry: registry.clone(),
             facts: facts.clone(),
-            jobs: jobs.clone(),
             recounter: recounter.clone(),
         }
     }
 
     /// Whether background freeing is left to do.
     pub fn is_pending(&self) -> bool {
-        let orphans = self
-            .registry
-            .any(|node| node.state.orphans_pending().load(Ordering::SeqCst));
-        orphans || !self.jobs.is_idle()
+        self.registry.any(|node| node.state.has_orphans()) || !self.facts.jobs().is_idle()
     }
 
     /// Content of destroyed datasets that is not freed yet, bytes, before compression and dedup.
     pub fn pending_bytes(&self) -> u64 {
-        self.jobs.bytes()
+        self.facts.jobs().bytes()
     }
 
     /// Does one bounded step of background freeing: looks at no more than about `records` records.
     pub fn step(&self, records: usize) -> Result<Progress, StoreError> {
         let records = records.clamp(1, 10_000);
-        let mut cursor = self.jobs.turn();
+        let mut cursor = self.facts.jobs().turn();
         if self.sweep_orphans(&mut cursor, records)? {
             return Ok(Progress::More);
         }
-        let Some((number, job)) = self.jobs.first() else {
+        let Some((number, job)) = self.facts.jobs().first() else {
             return Ok(Progress::Idle);
         };
         let left = match &job {
             Job::Dataset { .. } => self.sweep_dataset(number, job, records)?,
-            Job::Snapshot { dataset, .. } | Job::Recount { dataset, .. } => {
-                match (self.existing(*dataset), &job) {
-                    (Some(state), Job::Recount { .. }) => self.recounter.step(number, &state, records)?,
-                    (Some(state), _) => self.sweep_snapshot(number, &state, job, records)?,
-                    // The dataset is gone: its records are freed by another job.
-                    (None, _) => self.facts.forget_job(number).map(|()| None)?,
+            Job::Snapshot { dataset, .. } | Job::Recount { dataset, .. } => match self.existing(*dataset) {
+                Some(state) if matches!(job, Job::Recount { .. }) => {
+                    self.recounter.step(number, &state, records)?
                 }
-            }
+                Some(state) => self.sweep_snapshot(number, &state, job, records)?,
+                // Its records are freed by another job.
+                None => self.facts.forget_job(number).map(|()| None)?,
+            },
         };
-        self.jobs.stepped(number, left);
+        self.facts.jobs().stepped(number, left);
         Ok(Progress::More)
     }
 
@@ -280,12 +271,12 @@ impl Sweeper {
         for (_, node) in self.registry.all() {
             let state = node.state.clone();
             // Lowered before looking, so that what is freed meanwhile raises it again.
-            if !state.orphans_pending().swap(false, Ordering::SeqCst) {
+            if !state.take_orphans() {
                 continue;
             }
             let found = self.find_freed(&state);
             if !matches!(found, Ok(None)) {
-                state.orphans_pending().store(true, Ordering::SeqCst);
+                state.orphans_freed();
             }
             if let Some(number) = found? {
                 return Ok(Some(OrphanCursor {
@@ -299,23 +290,16 @@ impl Sweeper {
     }
 
     fn find_freed(&self, state: &DatasetState) -> Result<Option<u64>, StoreError> {
-        let (mut from, to) = keys::dataset_range(keys::TABLE_ORPHAN, state.number());
-        loop {
-            let page = state.records().scan(&from, &to, 64)?;
-            for (key, value) in &page {
-                let record =
-                    OrphanRecord::decode(value).map_err(|cause| damaged("an orphan record", &cause))?;
-                if matches!(record, OrphanRecord::Freed { .. }) {
-                    let (_, number) =
-                        keys::parse_orphan(key).map_err(|cause| damaged("an orphan key", &cause))?;
-                    return Ok(Some(number));
-                }
-            }
-            match page.last() {
-                Some((last, _)) if page.len() == 64 => from = after(last),
-                _ => return Ok(None),
+        let (from, to) = keys::dataset_range(keys::TABLE_ORPHAN, state.number());
+        for found in state.records().each(from, to, 64) {
+            let (key, value) = found?;
+            let record = OrphanRecord::decode(&value).map_err(|cause| damaged("an orphan record", &cause))?;
+            if matches!(record, OrphanRecord::Freed { .. }) {
+                let place = keys::parse_orphan(&key).map_err(|cause| damaged("an orphan key", &cause))?;
+                return Ok(Some(place.1));
             }
         }
+        Ok(None)
     }
 
     /// Frees some of a body (and attributes); `true` when all is freed.

@@ -24,12 +24,14 @@ use std::{
 };
 
 use terrace_store::{BLOCK_BYTES, Sequence, Store, StoreError};
-use terrace_sync::{Mutex, MutexGuard, RwLock, rank};
+use terrace_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 /// How often a waiting caller checks whether a silent device may block the thread that it waits for.
 pub(crate) const ANSWERS_LOOK: Duration = Duration::from_secs(1);
 /// How soon somebody who waits for the commit lock sees that he should not.
 const LOCK_LOOK: Duration = Duration::from_millis(10);
+/// Commits of a dataset that fail one after another, for metadata that cannot be read, until it is called stuck.
+const STUCK_COMMITS: u32 = 3;
 
 /// One dataset, as long as the pool is open.
 pub struct DatasetState {
@@ -90,9 +92,13 @@ impl DatasetState {
         }
     }
 
-    /// When it was last committed with others because it was time, on the monotonic clock.
-    pub(crate) fn committed_nanoseconds(&self) -> &AtomicU64 {
-        &self.committed_nanoseconds
+    /// When it was last committed with others because it was time, on the monotonic clock; 0 if it was not.
+    pub(crate) fn committed_nanoseconds(&self) -> u64 {
+        self.committed_nanoseconds.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_committed(&self, nanoseconds: u64) {
+        self.committed_nanoseconds.store(nanoseconds, Ordering::Relaxed);
     }
 
     /// The dataset's number in keys.
@@ -150,9 +156,17 @@ impl DatasetState {
         self.set_settings(settings);
     }
 
-    /// Periodic commits that failed one after another.
-    pub(crate) fn failed_commits(&self) -> &AtomicU32 {
-        &self.failed_commits
+    /// A periodic commit of it succeeded, or failed for metadata that cannot be read.
+    pub(crate) fn note_commit(&self, succeeded: bool) {
+        match succeeded {
+            true => self.failed_commits.store(0, Ordering::Relaxed),
+            false => _ = self.failed_commits.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether these fail again and again.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.failed_commits.load(Ordering::Relaxed) >= STUCK_COMMITS
     }
 
     /// A number that no object or body of this dataset had before.
@@ -275,8 +289,13 @@ impl DatasetState {
     }
 
     /// The held checkpoints.
-    pub fn held(&self) -> &RwLock<Held, rank::dataset::Held> {
-        &self.held
+    pub fn held(&self) -> RwLockReadGuard<'_, Held, rank::dataset::Held> {
+        self.held.read()
+    }
+
+    /// The same, to be changed. The commit lock is held where one is taken out.
+    pub fn held_mut(&self) -> RwLockWriteGuard<'_, Held, rank::dataset::Held> {
+        self.held.write()
     }
 
     /// Quota and reservation accounting.
@@ -295,8 +314,14 @@ impl DatasetState {
         self.orphans.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn orphans_pending(&self) -> &AtomicBool {
-        &self.orphans
+    /// Whether there may be some.
+    pub(crate) fn has_orphans(&self) -> bool {
+        self.orphans.load(Ordering::SeqCst)
+    }
+
+    /// The same; until it is told again there are none.
+    pub(crate) fn take_orphans(&self) -> bool {
+        self.orphans.swap(false, Ordering::SeqCst)
     }
 
     /// Whether the dataset was destroyed under its user (`Stale` from then on; nothing may be committed).

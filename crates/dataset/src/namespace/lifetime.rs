@@ -69,7 +69,7 @@ impl Lifetimes {
 
     /// Whether no past state has this object: one that had it would be held by the newest as well.
     pub(crate) fn is_young(&self, object: &Object) -> bool {
-        let Some(held) = self.dataset.held().read().newest_before(u64::MAX) else {
+        let Some(held) = self.dataset.held().newest_before(u64::MAX) else {
             return true;
         };
         // A change since then leaves the record as it was before in the history.
@@ -104,33 +104,27 @@ impl Lifetimes {
 
     /// Frees what was unlinked but open when the dataset was last used.
     pub(crate) fn free_orphans(&self) -> Result<(), FsError> {
-        let (mut from, to) = keys::dataset_range(keys::TABLE_ORPHAN, self.dataset.number());
-        loop {
-            let records = self.dataset.records().scan(&from, &to, 256)?;
-            for (key, value) in &records {
-                if OrphanRecord::decode(value)? != OrphanRecord::Open {
-                    continue;
-                }
-                let object = match self.table.object(keys::parse_orphan(key)?.1) {
-                    Ok(object) => object,
-                    Err(FsError::Stale) => continue,
-                    Err(error) => return Err(error),
-                };
-                let _admitted = self.admission.admit_metadata_always(METADATA_BYTES)?;
-                let _gate = self.epoch.enter();
-                let mut state = object.state();
-                if state.inode.links == 0 && state.opens == 0 && !state.freed {
-                    state.orphan_recorded = true;
-                    self.epoch.charge_release(&mut state);
-                    self.free(&object, &mut state);
-                }
+        let (from, to) = keys::dataset_range(keys::TABLE_ORPHAN, self.dataset.number());
+        for found in self.dataset.records().each(from, to, 256) {
+            let (key, value) = found?;
+            if OrphanRecord::decode(&value)? != OrphanRecord::Open {
+                continue;
             }
-            let Some((last, _)) = records.last() else {
-                return Ok(());
+            let object = match self.table.object(keys::parse_orphan(&key)?.1) {
+                Ok(object) => object,
+                Err(FsError::Stale) => continue,
+                Err(error) => return Err(error),
             };
-            from = last.to_vec();
-            from.push(0);
+            let _admitted = self.admission.admit_metadata_always(METADATA_BYTES)?;
+            let _gate = self.epoch.enter();
+            let mut state = object.state();
+            if state.inode.links == 0 && state.opens == 0 && !state.freed {
+                state.orphan_recorded = true;
+                self.epoch.charge_release(&mut state);
+                self.free(&object, &mut state);
+            }
         }
+        Ok(())
     }
 
     /// Counts a link down. The gate is held, the name is gone.

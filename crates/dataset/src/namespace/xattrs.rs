@@ -64,17 +64,12 @@ impl ExtendedAttributes {
                     return Ok(());
                 }
             }
-            let (mut from, to) = keys::xattr_range(self.dataset.number(), object.number);
+            let (from, to) = keys::xattr_range(self.dataset.number(), object.number);
             let mut loaded = Xattrs::default();
-            loop {
-                let records = self.dataset.records().scan(&from, &to, 1024)?;
-                for (key, value) in &records {
-                    let (birth, payload) = split_value(value)?;
-                    loaded.load(keys::parse_xattr(key)?, payload, birth);
-                }
-                let Some((key, _)) = records.last() else { break };
-                from = key.to_vec();
-                from.push(0);
+            for found in self.dataset.records().each(from, to, 1024) {
+                let (key, value) = found?;
+                let (birth, payload) = split_value(&value)?;
+                loaded.load(keys::parse_xattr(&key)?, payload, birth);
             }
             let mut state = object.state();
             // Attributes in RAM are never dropped while the object is used, so nothing changed them meanwhile.

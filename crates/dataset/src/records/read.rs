@@ -48,6 +48,31 @@ impl<'a> Records<'a> {
         self.store.scan(from, to, limit)
     }
 
+    /// Those with `from <= key < to`, as of the newest commit, ascending, read `page` at a time as they are asked for.
+    pub(crate) fn each(
+        self,
+        mut from: Vec<u8>,
+        to: Vec<u8>,
+        page: usize,
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), StoreError>> {
+        let mut is_over = false;
+        let pages = std::iter::from_fn(move || {
+            if is_over {
+                return None;
+            }
+            let found = self.scan(&from, &to, page);
+            match found.as_deref() {
+                Ok(records @ [.., (last, _)]) if records.len() == page => from = after(last),
+                _ => is_over = true,
+            }
+            Some(match found {
+                Ok(records) => records.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error)],
+            })
+        });
+        pages.flatten()
+    }
+
     /// Its counters, if it has any.
     pub(crate) fn counters(&self) -> Result<Option<Counters>, StoreError> {
         let value = self.get(&keys::counters(self.dataset))?;

@@ -66,7 +66,7 @@ impl Registry {
         // One lock after the other: who holds the handle may wait for a commit, and that for the held set.
         let in_use = node.is_used();
         let (snapshots, all) = {
-            let held = node.state.held().read();
+            let held = node.state.held();
             let snapshots = held.iter().filter(|(_, record)| !record.name.is_empty()).count();
             (snapshots as u64, held.len() as u64)
         };

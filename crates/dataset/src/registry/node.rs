@@ -189,7 +189,10 @@ impl Node {
         }
         if let Some(idle) = &slot.handle {
             let _commit = self.state.commit_lock();
-            idle.live().pause()?.freeze(self.state.current_checkpoint());
+            idle.live()
+                .stand_still()?
+                .pause()
+                .freeze(self.state.current_checkpoint());
             idle.live().commit_frozen()?;
             idle.live().close();
         }
@@ -219,7 +222,7 @@ impl Node {
         }
         views.retain(|_, view| view.strong_count() > 0);
         // Asked again with the lock held: destroying a snapshot marks the views that it finds under this lock.
-        if self.state.held().read().get(checkpoint).is_none() {
+        if self.state.held().get(checkpoint).is_none() {
             return Err(DatasetError::NoSnapshot(format!("{}@@{checkpoint}", self.name())));
         }
         let view = Arc::new(View::new(self.state.clone(), checkpoint));
@@ -239,7 +242,7 @@ impl Node {
 
     /// The held checkpoint that `at` means.
     fn resolve(&self, at: &At) -> Result<u64, DatasetError> {
-        let held = self.state.held().read();
+        let held = self.state.held();
         let found = match at {
             At::Checkpoint(checkpoint) => held.get(*checkpoint).map(|_| *checkpoint),
             At::Time(time) => held.newest_at(*time),

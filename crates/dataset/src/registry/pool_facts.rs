@@ -1,4 +1,5 @@
-//! Facts of the pool that must outlive what they count: the numbers that the next dataset and the next sweep job get.
+//! Facts of the pool that must outlive what they count: the numbers that the next dataset and the next sweep job get; and the list of
+//! these jobs.
 //!
 //! Invariant: an older state of the facts never follows a newer one: their lock is held over the commit that has them.
 
@@ -9,7 +10,7 @@ use terrace_store::{Batch, Sequence, Store, StoreError};
 use terrace_sync::{Mutex, rank};
 
 use crate::{
-    records::{Checkpoints, Job, PoolRecords, damaged, keys},
+    records::{Checkpoints, Job, PoolRecords, SweepJobs, damaged, keys},
     settings::DatasetError,
 };
 
@@ -56,11 +57,13 @@ pub(crate) struct PoolFacts {
     store: Arc<dyn Store>,
     facts: Mutex<Facts, rank::dataset::Facts>,
     checkpoints: Arc<Checkpoints>,
+    jobs: SweepJobs,
 }
 
 impl PoolFacts {
     /// As they are recorded; of a new pool the first ones.
-    pub(crate) fn open(store: Arc<dyn Store>, next_sweep: u64) -> Result<Self, StoreError> {
+    pub(crate) fn open(store: Arc<dyn Store>) -> Result<Self, StoreError> {
+        let jobs = SweepJobs::open(&store)?;
         let mut facts = match PoolRecords::of(store.as_ref()).get(&keys::pool("facts"))? {
             Some(value) => Facts::decode(&value).map_err(|cause| damaged("the pool's facts", &cause))?,
             None => Facts {
@@ -69,10 +72,11 @@ impl PoolFacts {
                 next_sweep: 1,
             },
         };
-        facts.next_sweep = facts.next_sweep.max(next_sweep);
+        facts.next_sweep = facts.next_sweep.max(jobs.next_number());
         Ok(Self {
             checkpoints: Arc::new(Checkpoints::new(facts.checkpoint)),
             facts: Mutex::new(facts),
+            jobs,
             store,
         })
     }
@@ -80,6 +84,11 @@ impl PoolFacts {
     /// The pool-wide checkpoint counter.
     pub(crate) fn checkpoints(&self) -> &Arc<Checkpoints> {
         &self.checkpoints
+    }
+
+    /// What is to be freed in the background.
+    pub(crate) fn jobs(&self) -> &SweepJobs {
+        &self.jobs
     }
 
     /// A number for a dataset; it is used up.

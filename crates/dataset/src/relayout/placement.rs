@@ -148,32 +148,26 @@ pub fn bytes_of_object(store: &Arc<dyn Store>, dataset: u32, object: u64) -> Res
         keys::region(dataset, inode.body, 0),
         keys::region_end(dataset, inode.body),
     );
-    bytes_of_range(store, Records::of(store.as_ref(), dataset), from, &to)
+    bytes_of_range(store, Records::of(store.as_ref(), dataset), from, to)
 }
 
 /// The live content of a dataset: a walk over its region records.
 pub fn bytes_of_dataset(store: &Arc<dyn Store>, dataset: u32) -> Result<TierBytes, StoreError> {
     let (from, to) = keys::dataset_range(keys::TABLE_REGION, dataset);
-    bytes_of_range(store, Records::of(store.as_ref(), dataset), from, &to)
+    bytes_of_range(store, Records::of(store.as_ref(), dataset), from, to)
 }
 
 fn bytes_of_range(
     store: &Arc<dyn Store>,
     records: Records<'_>,
-    mut from: Vec<u8>,
-    to: &[u8],
+    from: Vec<u8>,
+    to: Vec<u8>,
 ) -> Result<TierBytes, StoreError> {
-    const PAGE: usize = 256;
     let mut bytes = TierBytes::default();
-    loop {
-        let page = records.scan(&from, to, PAGE)?;
-        for (key, value) in &page {
-            let place = keys::parse_region(key).map_err(|cause| damaged("the key of a region", &cause))?;
-            bytes.add_region(store.as_ref(), place, decode_region(value)?.record, REGION_BYTES)?;
-        }
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE => from = last.iter().copied().chain([0]).collect(),
-            _ => return Ok(bytes),
-        }
+    for found in records.each(from, to, 256) {
+        let (key, value) = found?;
+        let place = keys::parse_region(&key).map_err(|cause| damaged("the key of a region", &cause))?;
+        bytes.add_region(store.as_ref(), place, decode_region(&value)?.record, REGION_BYTES)?;
     }
+    Ok(bytes)
 }

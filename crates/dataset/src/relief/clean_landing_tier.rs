@@ -60,7 +60,7 @@ struct Cleared {
 pub(super) struct LandingCleaner {
     environment: Arc<Environment>,
     registry: Arc<Registry>,
-    /// What was brought back beyond what the commits so far were to have, bytes; held by who clears. Taken first of all.
+    /// What was brought back beyond what the commits so far were to have, bytes; held by who clears.
     beyond: Mutex<u64, rank::dataset::LandingTurn>,
     /// Until when nothing is looked at, nanoseconds.
     rests_until: AtomicU64,

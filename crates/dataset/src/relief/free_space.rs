@@ -66,7 +66,7 @@ pub(crate) struct SpaceReclaimer {
     checkpointer: Arc<Checkpointer>,
     sweeper: Arc<Sweeper>,
     landing: LandingCleaner,
-    /// Taken first of all; who waits for it holds no other lock.
+    /// Who waits for it holds no lock that a commit needs.
     turn: Mutex<Turn, rank::dataset::RoomTurn>,
 }
 

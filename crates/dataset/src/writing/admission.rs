@@ -132,7 +132,7 @@ impl Admission {
         let used = room.take_of_reserve(bytes);
         // What nothing older holds is free when it is committed, and the log is asked before that: of many one looks for room, so that
         // there is some for what brings it back.
-        let is_held = !self.dataset.held().read().is_empty();
+        let is_held = !self.dataset.held().is_empty();
         let is_freed = part == OfReserve::Removals && (!is_held || is_young());
         if is_freed && used % LOOK_BYTES >= bytes {
             return Ok(());

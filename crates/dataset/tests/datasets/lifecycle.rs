@@ -81,7 +81,7 @@ fn destroying_refuses_what_would_surprise_and_frees_the_rest() {
     pool.create("pool/a/b");
     pool.write("pool/a", b"file", &[7; 10_000]);
     pool.write("pool/a/b", b"file", &[8; 10_000]);
-    pool.datasets.snapshots().take("pool/a@s", true, "note").unwrap();
+    pool.snapshots().take("pool/a@s", true, "note").unwrap();
     assert!(matches!(
         pool.datasets.destroy("pool/a", false, false, false),
         Err(DatasetError::NotEmpty { .. })
@@ -90,16 +90,16 @@ fn destroying_refuses_what_would_surprise_and_frees_the_rest() {
         pool.datasets.destroy("pool", true, false, false),
         Err(DatasetError::Refused(_))
     ));
-    pool.datasets.snapshots().hold("keep", "pool/a/b@s").unwrap();
+    pool.snapshots().hold("keep", "pool/a/b@s").unwrap();
     assert!(matches!(
         pool.datasets.destroy("pool/a", true, true, false),
         Err(DatasetError::Held { .. })
     ));
     assert!(matches!(
-        pool.datasets.snapshots().destroy("pool/a/b@s", false, false),
+        pool.snapshots().destroy("pool/a/b@s", false, false),
         Err(DatasetError::Held { .. })
     ));
-    pool.datasets.snapshots().release("keep", "pool/a/b@s").unwrap();
+    pool.snapshots().release("keep", "pool/a/b@s").unwrap();
     let report = pool.datasets.destroy("pool/a", true, false, true).unwrap();
     assert_eq!(report.datasets, ["pool/a", "pool/a/b"]);
     assert_eq!(report.snapshots, ["pool/a@s", "pool/a/b@s"]);
@@ -135,7 +135,7 @@ fn the_walk_complains_of_nothing_while_a_dataset_is_freed_and_of_what_nobody_fre
     for name in 0..20 {
         pool.write("pool/a", format!("file {name}").as_bytes(), &[name; 5000]);
     }
-    pool.datasets.snapshots().take("pool/a@s", false, "").unwrap();
+    pool.snapshots().take("pool/a@s", false, "").unwrap();
     for name in 0..20 {
         pool.write("pool/a", format!("file {name}").as_bytes(), &[0x77; 5000]);
     }
@@ -164,10 +164,7 @@ fn renaming_moves_a_whole_tree() {
     for name in ["pool/a", "pool/a/b", "pool/c"] {
         pool.create(name);
     }
-    pool.datasets
-        .properties()
-        .set("pool/c", "compression", "off")
-        .unwrap();
+    pool.properties().set("pool/c", "compression", "off").unwrap();
     pool.write("pool/a/b", b"x", b"content");
     let filesystem = pool.datasets.filesystem("pool/a/b").unwrap();
     assert!(matches!(
@@ -185,11 +182,7 @@ fn renaming_moves_a_whole_tree() {
     pool.datasets.rename("pool/a", "pool/c/d").unwrap();
     assert_eq!(pool.names(), ["pool", "pool/c", "pool/c/d", "pool/c/d/b"]);
     assert_eq!(&*pool.datasets.state("pool/c/d/b").unwrap().name(), "pool/c/d/b");
-    let value = pool
-        .datasets
-        .properties()
-        .get("pool/c/d/b", "compression")
-        .unwrap();
+    let value = pool.properties().get("pool/c/d/b", "compression").unwrap();
     assert_eq!(
         (value[0].value.as_str(), &value[0].source),
         ("off", &Source::Inherited("pool/c".into()))

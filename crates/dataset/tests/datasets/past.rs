@@ -13,7 +13,7 @@ fn a_snapshot_shows_the_past_until_it_is_destroyed() {
     pool.create("pool/a");
     pool.write("pool/a", b"file", b"before");
     pool.write("pool/a", b"gone", &vec![3; 3 << 20]);
-    let checkpoint = pool.datasets.snapshots().take("pool/a@s", false, "").unwrap();
+    let checkpoint = pool.snapshots().take("pool/a@s", false, "").unwrap();
     pool.write("pool/a", b"file", b"after!");
     let filesystem = pool.datasets.filesystem("pool/a").unwrap();
     filesystem.unlink(&Context::root(), 1, b"gone").unwrap();
@@ -38,27 +38,19 @@ fn a_snapshot_shows_the_past_until_it_is_destroyed() {
         pool.datasets.view("pool/a", &At::Checkpoint(checkpoint + 1)),
         Err(DatasetError::NotHeld { .. })
     ));
-    let report = pool
-        .datasets
-        .snapshots()
-        .destroy("pool/a@s", false, true)
-        .unwrap();
+    let report = pool.snapshots().destroy("pool/a@s", false, true).unwrap();
     assert_eq!(
         report.bytes, info.history_bytes,
         "what only it holds would be freed"
     );
-    let report = pool
-        .datasets
-        .snapshots()
-        .destroy("pool/a@s", false, false)
-        .unwrap();
+    let report = pool.snapshots().destroy("pool/a@s", false, false).unwrap();
     assert_eq!(report.bytes, info.history_bytes);
     assert_eq!(Pool::read(view.as_ref(), b"file"), Err(FsError::Stale));
     pool.sweep();
     pool.audit();
     assert_eq!(pool.datasets.info("pool/a").unwrap().history_bytes, 0);
     assert!(matches!(
-        pool.datasets.snapshots().destroy("pool/a@s", false, false),
+        pool.snapshots().destroy("pool/a@s", false, false),
         Err(DatasetError::NoSnapshot(_))
     ));
 }
@@ -70,18 +62,18 @@ fn a_recursive_snapshot_is_one_checkpoint() {
     pool.create("pool/a/b");
     pool.write("pool/a", b"x", b"1");
     pool.write("pool/a/b", b"x", b"2");
-    let checkpoint = pool.datasets.snapshots().take("pool/a@s", true, "both").unwrap();
-    let list = pool.datasets.snapshots().list(Some("pool/a"), false).unwrap();
+    let checkpoint = pool.snapshots().take("pool/a@s", true, "both").unwrap();
+    let list = pool.snapshots().list(Some("pool/a"), false).unwrap();
     assert_eq!(list.len(), 2);
     assert!(
         list.iter()
             .all(|info| info.checkpoint == checkpoint && info.note == "both")
     );
     assert!(matches!(
-        pool.datasets.snapshots().take("pool/a@s", true, ""),
+        pool.snapshots().take("pool/a@s", true, ""),
         Err(DatasetError::Exists(_))
     ));
-    pool.datasets.snapshots().rename("pool/a@s", "pool/a@t").unwrap();
+    pool.snapshots().rename("pool/a@s", "pool/a@t").unwrap();
     let again = open(&pool.memory, &pool.clock);
     assert_eq!(again.snapshots().info("pool/a@t").unwrap().checkpoint, checkpoint);
     assert!(again.checkpoint() > checkpoint);
@@ -97,8 +89,7 @@ fn a_recursive_snapshot_is_one_checkpoint() {
 fn retention_holds_checkpoints_and_lets_them_go() {
     let pool = Pool::new();
     pool.create("pool/a");
-    pool.datasets
-        .properties()
+    pool.properties()
         .set("pool/a", "retention", "all:1m hourly:1d")
         .unwrap();
     let mut first = None;
@@ -109,16 +100,10 @@ fn retention_holds_checkpoints_and_lets_them_go() {
         pool.datasets.commit_all().unwrap();
         pool.clock.advance(10 * 60 * SECOND);
     }
-    let held = pool.datasets.snapshots().list(Some("pool/a"), true).unwrap();
+    let held = pool.snapshots().list(Some("pool/a"), true).unwrap();
     // 400 minutes: the newest of each hour, and the newest minute.
     assert!((7..=9).contains(&held.len()), "{}", held.len());
-    assert!(
-        pool.datasets
-            .snapshots()
-            .list(Some("pool/a"), false)
-            .unwrap()
-            .is_empty()
-    );
+    assert!(pool.snapshots().list(Some("pool/a"), false).unwrap().is_empty());
     let newest = held.last().unwrap();
     let now = pool.datasets.environment().now();
     let at = At::parse("-15m", now).unwrap();
@@ -131,18 +116,9 @@ fn retention_holds_checkpoints_and_lets_them_go() {
     ));
     pool.sweep();
     pool.audit();
-    pool.datasets
-        .properties()
-        .set("pool/a", "snapshots", "off")
-        .unwrap();
+    pool.properties().set("pool/a", "snapshots", "off").unwrap();
     pool.datasets.commit_all().unwrap();
-    assert!(
-        pool.datasets
-            .snapshots()
-            .list(Some("pool/a"), true)
-            .unwrap()
-            .is_empty()
-    );
+    assert!(pool.snapshots().list(Some("pool/a"), true).unwrap().is_empty());
     pool.sweep();
     pool.audit();
     let (from, to) = keys::table_range(keys::TABLE_HISTORY);
@@ -154,8 +130,7 @@ fn each_dataset_is_committed_in_its_own_interval() {
     let pool = Pool::new();
     pool.create("pool/often");
     pool.create("pool/seldom");
-    pool.datasets
-        .properties()
+    pool.properties()
         .set("pool/seldom", "commit_interval", "1m")
         .unwrap();
     let bytes = |name: &str| {
@@ -184,8 +159,7 @@ fn each_dataset_is_committed_in_its_own_interval() {
     pool.datasets.flusher().commit_due(5 * SECOND).unwrap();
     assert_eq!((bytes("pool/often"), bytes("pool/seldom")), (8192, 8192));
     pool.write("pool/seldom", b"g", &[8; 4096]);
-    pool.datasets
-        .properties()
+    pool.properties()
         .set("pool/seldom", "commit_interval", "auto")
         .unwrap();
     pool.clock.advance(5 * SECOND);

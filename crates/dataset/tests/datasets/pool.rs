@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use terrace_dataset::{Context, Datasets, Environment, FileKind, FsError, NewDataset, Progress, Tree, check};
+use terrace_dataset::{
+    Context, Datasets, Environment, FileKind, FsError, NewDataset, Progress, PropertyService, SnapshotStore,
+    Tree, check,
+};
 use terrace_device::ManualClock;
 use terrace_store::{MemoryStore, Store};
 
@@ -29,6 +32,14 @@ impl Pool {
             clock,
             datasets,
         }
+    }
+
+    pub(super) fn snapshots(&self) -> &SnapshotStore {
+        self.datasets.snapshots()
+    }
+
+    pub(super) fn properties(&self) -> &PropertyService {
+        self.datasets.properties()
     }
 
     pub(super) fn create(&self, name: &str) {

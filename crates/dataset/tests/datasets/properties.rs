@@ -13,25 +13,19 @@ fn properties_are_inherited_set_and_reset() {
     let pool = Pool::new();
     pool.create("pool/a");
     pool.create("pool/a/b");
-    pool.datasets
-        .properties()
-        .set("pool/a", "compression", "zstd-7")
-        .unwrap();
-    pool.datasets
-        .properties()
-        .set("pool/a", "user:owner", "me")
-        .unwrap();
-    pool.datasets.properties().set("pool", "pin", "slow").unwrap();
+    pool.properties().set("pool/a", "compression", "zstd-7").unwrap();
+    pool.properties().set("pool/a", "user:owner", "me").unwrap();
+    pool.properties().set("pool", "pin", "slow").unwrap();
     let settings = pool.datasets.state("pool/a/b").unwrap().settings();
     assert_eq!(settings.compression, terrace_store::Compression::Zstd(7));
     assert_eq!(settings.pin_tier, Some(1));
-    let all = pool.datasets.properties().get("pool/a/b", "all").unwrap();
+    let all = pool.properties().get("pool/a/b", "all").unwrap();
     assert!(
         all.iter()
             .any(|p| p.name == "user:owner" && p.source == Source::Inherited("pool/a".into()))
     );
     assert!(all.iter().any(|p| p.name == "type" && p.value == "fs"));
-    let no_tier = pool.datasets.properties().set("pool/a", "pin", "tape");
+    let no_tier = pool.properties().set("pool/a", "pin", "tape");
     assert!(matches!(no_tier, Err(DatasetError::PropertyRefused(_))));
     for (name, value) in [
         ("encryption", "on"),
@@ -41,17 +35,14 @@ fn properties_are_inherited_set_and_reset() {
     ] {
         assert!(
             matches!(
-                pool.datasets.properties().set("pool/a", name, value),
+                pool.properties().set("pool/a", name, value),
                 Err(DatasetError::InvalidProperty(_))
             ),
             "{name}"
         );
     }
-    pool.datasets
-        .properties()
-        .inherit("pool/a", "compression")
-        .unwrap();
-    let value = &pool.datasets.properties().get("pool/a/b", "compression").unwrap()[0];
+    pool.properties().inherit("pool/a", "compression").unwrap();
+    let value = &pool.properties().get("pool/a/b", "compression").unwrap()[0];
     assert_eq!((value.value.as_str(), &value.source), ("lz4", &Source::Default));
     let again = open(&pool.memory, &pool.clock);
     assert_eq!(
@@ -86,25 +77,19 @@ fn volumes_are_made_with_chunks_that_go_by_the_content() {
     };
     make("pool/v", None);
     assert_eq!(both("pool/v"), (16 << 10, 64 << 10));
-    let value = &pool.datasets.properties().get("pool/v", "chunk_size").unwrap()[0];
+    let value = &pool.properties().get("pool/v", "chunk_size").unwrap()[0];
     assert_eq!((value.value.as_str(), &value.source), ("auto", &Source::Local));
     make("pool/w", Some("64K"));
     assert_eq!(chunk_bytes("pool/w"), 64 << 10);
     pool.create("pool/a");
     assert_eq!(chunk_bytes("pool/a"), 128 << 10);
-    pool.datasets
-        .properties()
-        .set("pool/a", "chunk_size", "32K")
-        .unwrap();
+    pool.properties().set("pool/a", "chunk_size", "32K").unwrap();
     make("pool/a/v", None);
     assert_eq!(chunk_bytes("pool/a/v"), 32 << 10);
-    let value = &pool.datasets.properties().get("pool/a/v", "chunk_size").unwrap()[0];
+    let value = &pool.properties().get("pool/a/v", "chunk_size").unwrap()[0];
     assert_eq!(value.source, Source::Inherited("pool/a".into()));
     // Nothing is written down for it then.
-    pool.datasets
-        .properties()
-        .inherit("pool/v", "chunk_size")
-        .unwrap();
+    pool.properties().inherit("pool/v", "chunk_size").unwrap();
     let again = open(&pool.memory, &pool.clock);
     assert_eq!(again.state("pool/v").unwrap().settings().chunk_bytes, 128 << 10);
 }
@@ -114,7 +99,7 @@ fn a_quota_bounds_the_dataset_and_those_below() {
     let pool = Pool::new();
     pool.create("pool/a");
     pool.create("pool/a/b");
-    pool.datasets.properties().set("pool/a", "quota", "1M").unwrap();
+    pool.properties().set("pool/a", "quota", "1M").unwrap();
     let state = pool.datasets.state("pool/a/b").unwrap();
     let room = state.reserve(600 << 10).unwrap();
     assert_eq!(state.reserve(600 << 10).unwrap_err(), FsError::QuotaExceeded);
@@ -142,13 +127,12 @@ fn a_quota_that_reservations_below_do_not_fit_into_is_refused() {
     pool.datasets.create("pool/a/v", &thick).unwrap();
     pool.datasets.create("pool/a/w", &thick).unwrap();
     let refused = pool
-        .datasets
         .properties()
         .set("pool/a", "quota", "5M")
         .unwrap_err()
         .to_string();
     assert!(refused.contains("8M"), "{refused}");
-    pool.datasets.properties().set("pool/a", "quota", "8M").unwrap();
+    pool.properties().set("pool/a", "quota", "8M").unwrap();
     // Both can be written in full.
     for name in ["pool/a/v", "pool/a/w"] {
         let volume = pool.datasets.volume(name).unwrap();
@@ -156,8 +140,8 @@ fn a_quota_that_reservations_below_do_not_fit_into_is_refused() {
         volume.flush_always().unwrap();
     }
     // Who needs no more has no need of the quota either; and more of it is always welcome.
-    pool.datasets.properties().set("pool/a", "quota", "6M").unwrap();
-    pool.datasets.properties().set("pool/a", "quota", "7M").unwrap();
+    pool.properties().set("pool/a", "quota", "6M").unwrap();
+    pool.properties().set("pool/a", "quota", "7M").unwrap();
 }
 
 #[test]
@@ -171,7 +155,7 @@ fn what_is_renamed_below_a_quota_fits_into_it() {
     };
     pool.datasets.create("pool/a/v", &thick).unwrap();
     pool.datasets.create("pool/b/w", &thick).unwrap();
-    pool.datasets.properties().set("pool/a", "quota", "6M").unwrap();
+    pool.properties().set("pool/a", "quota", "6M").unwrap();
     for (from, to) in [("pool/b/w", "pool/a/w"), ("pool/b", "pool/a/b")] {
         let refused = pool.datasets.rename(from, to).unwrap_err().to_string();
         assert!(
@@ -182,7 +166,7 @@ fn what_is_renamed_below_a_quota_fits_into_it() {
     // Its own quota, and one that counts it already, take nothing more.
     pool.datasets.rename("pool/a", "pool/c").unwrap();
     pool.datasets.rename("pool/c/v", "pool/c/x").unwrap();
-    pool.datasets.properties().set("pool/c", "quota", "8M").unwrap();
+    pool.properties().set("pool/c", "quota", "8M").unwrap();
     pool.datasets.rename("pool/b/w", "pool/c/w").unwrap();
     let usage = pool.datasets.state("pool/c").unwrap();
     assert_eq!(usage.usage().quota_left_bytes(), Some(0));
@@ -243,7 +227,7 @@ fn volumes_grow_and_report_their_size() {
     };
     pool.datasets.create("pool/v", &new).unwrap();
     assert_eq!(
-        pool.datasets.properties().get("pool/v", "reservation").unwrap()[0].value,
+        pool.properties().get("pool/v", "reservation").unwrap()[0].value,
         "1M"
     );
     let volume = pool.datasets.volume("pool/v").unwrap();
@@ -251,7 +235,7 @@ fn volumes_grow_and_report_their_size() {
     pool.datasets.resize_volume("pool/v", 2 << 20).unwrap();
     assert_eq!(volume.size_bytes(), 2 << 20);
     assert_eq!(
-        pool.datasets.properties().get("pool/v", "reservation").unwrap()[0].value,
+        pool.properties().get("pool/v", "reservation").unwrap()[0].value,
         "2M"
     );
     let again = open(&pool.memory, &pool.clock);

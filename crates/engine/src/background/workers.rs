@@ -241,7 +241,8 @@ impl Workers {
     /// Ends them and waits for that. Does nothing the second time.
     pub(crate) fn stop(&self) {
         self.stop.set();
-        if let Some(read_ahead) = self.read_ahead.lock().take() {
+        let read_ahead = self.read_ahead.lock().take();
+        if let Some(read_ahead) = read_ahead {
             read_ahead.close();
         }
         let threads = std::mem::take(&mut *self.threads.lock());

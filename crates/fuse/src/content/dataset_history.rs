@@ -61,7 +61,7 @@ impl Past for DatasetPast {
 
     fn held(&self, checkpoint: u64, mask: u64) -> Result<PastView, FsError> {
         let found = {
-            let held = self.state.held().read();
+            let held = self.state.held();
             let mut newest_first = held.iter().rev().map(|(held, _)| held);
             newest_first.find(|held| held & mask == checkpoint & mask)
         };

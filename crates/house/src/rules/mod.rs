@@ -3,6 +3,7 @@
 mod functions;
 mod layout;
 mod ownership;
+mod records;
 
 pub use functions::{documents_have_short_lines, functions_are_short};
 pub use layout::{folders_are_small, folders_import_downwards};
@@ -10,6 +11,7 @@ pub use ownership::{
     facades_hold_nothing_above, methods_call_no_circles, methods_lie_together, state_is_private,
     the_whole_is_not_passed,
 };
+pub use records::records_are_read_through_their_door;
 
 /// The most files in a folder, `mod.rs` included.
 pub const FILES_MAX: usize = 12;

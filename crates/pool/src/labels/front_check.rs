@@ -278,12 +278,16 @@ mod tests {
             let pool = self.pool.get().and_then(Weak::upgrade);
             let is_root = ROOT_OFFSETS.iter().flatten().any(|start| *start == offset);
             if let Some(pool) = pool.filter(|_| is_root) {
-                let mut to_write = self.to_write.lock();
-                if pool.is_writing_root() {
-                    to_write.1 += 1;
-                } else if to_write.0 > 0 {
-                    to_write.0 -= 1;
-                    pool.write_root(b"beside").unwrap();
+                let is_free = !pool.is_writing_root();
+                let is_left = {
+                    let mut to_write = self.to_write.lock();
+                    let is_left = is_free && to_write.0 > 0;
+                    to_write.0 -= usize::from(is_left);
+                    to_write.1 += usize::from(!is_free);
+                    is_left
+                };
+                if is_left {
+                    terrace_sync::as_another_thread(|| pool.write_root(b"beside")).unwrap();
                 }
             }
             read

@@ -221,7 +221,7 @@ impl<'w> Client<'w> {
         // Below a past state nothing gets free, and what was there stays on record: that goes as long as there is something of
         // the reserve, which a device that was lost takes with it. What destroys snapshots works still.
         let state = rig.engine()?.datasets().state(&self.model().name);
-        let is_held = state.is_ok_and(|state| !state.held().read().is_empty());
+        let is_held = state.is_ok_and(|state| !state.held().is_empty());
         let lost = rig.condition.is_failing() || rig.members.pulled().is_some();
         if *error == FsError::NoSpace && done.frees && !sync && !(is_held && lost) {
             violation!("{words} was refused on a full pool");

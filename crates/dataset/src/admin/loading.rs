@@ -1,31 +1,33 @@
-//! `Loader`: puts stored datasets into the registry.
+//! Loading: puts stored datasets into the registry.
 //!
 //! Invariant: the checkpoint counter is then above every number in any of their records.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
+use super::lifecycle::Lifecycle;
 use crate::{
-    history::Recounter,
-    live::{DatasetState, Environment},
-    properties::PropertyService,
-    quota::{Usage, WorkingRoom},
-    records::DatasetRecord,
-    registry::{Node, PoolFacts, Registry},
+    live::DatasetState,
+    quota::Usage,
+    records::{DatasetRecord, Kind},
+    registry::Node,
     settings::{DatasetError, Settings, name as names},
 };
 
-/// See the module.
-pub(super) struct Loader {
-    pub(super) environment: Arc<Environment>,
-    pub(super) registry: Arc<Registry>,
-    pub(super) facts: Arc<PoolFacts>,
-    pub(super) recounter: Arc<Recounter>,
-    pub(super) properties: Arc<PropertyService>,
-    /// What the usage of all of them shares.
-    pub(super) common: Arc<WorkingRoom>,
-}
+impl Lifecycle {
+    /// Puts all stored datasets into the registry; a new pool gets its root dataset.
+    pub(super) fn open_all(&self) -> Result<(), DatasetError> {
+        let mut records = self.environment.records().datasets()?;
+        records.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        if records.is_empty() {
+            return self.finish_create(vec![self.prepare(
+                String::new(),
+                Kind::Filesystem,
+                BTreeMap::new(),
+            )?]);
+        }
+        self.load_all(records)
+    }
 
-impl Loader {
     /// Those above come before those below.
     pub(super) fn load_all(&self, records: Vec<(u32, DatasetRecord)>) -> Result<(), DatasetError> {
         let mut records = records.into_iter();
