@@ -19,28 +19,22 @@ impl FileCall for ChangeAttributes {
         let objects = client
             .tree()
             .objects(|node| !matches!(node.body, Body::Symlink(_) | Body::Whiteout));
-        let object = *client.world.rig.random.pick(&objects);
+        let object = *client.random().pick(&objects);
         let mode = client
-            .world
-            .rig
-            .random
+            .random()
             .chance(1, 2)
-            .then(|| client.world.rig.random.below(0o1000) as u32);
+            .then(|| client.random().below(0o1000) as u32);
         // Not of directories, whose setgid is passed on.
         let is_file = client.tree().file(object).is_ok();
         let mode = mode.map(|mode| mode | if is_file { (mode * 5) & 0o6000 } else { 0 });
         let uid = client
-            .world
-            .rig
-            .random
+            .random()
             .chance(1, 3)
-            .then(|| client.world.rig.random.below(5) as u32);
+            .then(|| client.random().below(5) as u32);
         let gid = client
-            .world
-            .rig
-            .random
+            .random()
             .chance(1, 3)
-            .then(|| client.world.rig.random.below(5) as u32);
+            .then(|| client.random().below(5) as u32);
         if mode.is_none() && uid.is_none() && gid.is_none() {
             return Ok(());
         }
@@ -90,9 +84,9 @@ impl FileCall for ExtendedAttribute {
         let objects = client
             .tree()
             .objects(|node| !matches!(node.body, Body::Symlink(_) | Body::Whiteout));
-        let object = *client.world.rig.random.pick(&objects);
-        let name = format!("user.a{}", client.world.rig.random.below(5)).into_bytes();
-        if client.world.rig.random.chance(1, 4) {
+        let object = *client.random().pick(&objects);
+        let name = format!("user.a{}", client.random().below(5)).into_bytes();
+        if client.random().chance(1, 4) {
             let words = format!("remove attribute {} of {object}", show(&name));
             return client.call(&words, |fs, tree| {
                 let result = fs.remove_extended_attribute(&Context::root(), object, &name);
@@ -102,12 +96,12 @@ impl FileCall for ExtendedAttribute {
                 Done::of(result, model, vec![object]).stamping(&[(object, Change::Attributes)])
             });
         }
-        let long = client.world.rig.random.chance(1, 15);
+        let long = client.random().chance(1, 15);
         let value = vec![
-            client.world.rig.random.next() as u8;
-            client.world.rig.random.skewed(if long { 20_000 } else { 200 }) as usize
+            client.random().next() as u8;
+            client.random().skewed(if long { 20_000 } else { 200 }) as usize
         ];
-        let (mode, must) = *client.world.rig.random.pick(&[
+        let (mode, must) = *client.random().pick(&[
             (AttributeMode::Set, None),
             (AttributeMode::Set, None),
             (AttributeMode::Create, Some(false)),
@@ -141,8 +135,8 @@ pub(crate) struct SetTimes;
 impl FileCall for SetTimes {
     fn perform(&self, client: &mut Client<'_>, _chosen: &Chosen) -> Check {
         let objects = client.tree().objects(|_| true);
-        let object = *client.world.rig.random.pick(&objects);
-        let nanoseconds = client.world.rig.random.next() as i64;
+        let object = *client.random().pick(&objects);
+        let nanoseconds = client.random().next() as i64;
         let time = Time::from_nanos(i128::from(nanoseconds));
         client.call(
             &format!("set the time of {object} to {nanoseconds}"),

@@ -16,12 +16,10 @@ use crate::{
         models::{BlocksModel, Body, FilesystemState, Promise, Refused, TreeModel, TreeState},
         world::{Consequence, World},
     },
+    hardware::Random,
     trace, violation,
     violation::Check,
 };
-
-/// What was done: the objects whose times may have changed.
-type Touched = Vec<u64>;
 
 /// A client of one filesystem of the world.
 pub(crate) struct Client<'w> {
@@ -32,6 +30,16 @@ pub(crate) struct Client<'w> {
 impl<'w> Client<'w> {
     pub(crate) fn of(world: &'w mut World, index: usize) -> Self {
         Self { world, index }
+    }
+
+    /// Chance of the run.
+    pub(super) fn random(&mut self) -> &mut Random {
+        &mut self.world.rig.random
+    }
+
+    /// The other source of chance.
+    pub(super) fn aside(&mut self) -> &mut Random {
+        &mut self.world.rig.aside
     }
 
     pub(crate) fn model(&self) -> &FilesystemState {
@@ -324,7 +332,8 @@ pub(crate) fn show(name: &[u8]) -> String {
 pub(crate) struct Done {
     engine: Result<(), FsError>,
     model: Result<(), Refused>,
-    touched: Touched,
+    /// Objects whose times may have changed.
+    touched: Vec<u64>,
     /// Objects whose times it must have set.
     stamped: Vec<(u64, Change)>,
     /// What a crash may find of it, in order: it is made in several pieces.
@@ -337,7 +346,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    pub(crate) fn of<T>(engine: Result<T, FsError>, model: Result<(), Refused>, touched: Touched) -> Self {
+    pub(crate) fn of<T>(engine: Result<T, FsError>, model: Result<(), Refused>, touched: Vec<u64>) -> Self {
         Self {
             engine: engine.map(drop),
             model,
@@ -377,14 +386,8 @@ impl Done {
     /// Something that no model is needed to see is wrong.
     pub(crate) fn wrong(words: String) -> Self {
         Self {
-            engine: Ok(()),
-            model: Err("the answer makes no sense"),
-            touched: Vec::new(),
-            stamped: Vec::new(),
-            on_the_way: Vec::new(),
-            frees: false,
-            promised: false,
             wrong: Some(words),
+            ..Self::of(Ok(()), Err("the answer makes no sense"), Vec::new())
         }
     }
 

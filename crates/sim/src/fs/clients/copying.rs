@@ -70,7 +70,7 @@ impl FileCall for CopyRange {
         let Some(from) = chosen.file else {
             return Ok(());
         };
-        let to = *client.world.rig.random.clone().pick(&chosen.files);
+        let to = *client.random().clone().pick(&chosen.files);
         if from == to {
             return Ok(());
         }
@@ -78,23 +78,23 @@ impl FileCall for CopyRange {
         if size == 0 {
             return Ok(());
         }
-        let aligned = client.world.rig.random.chance(2, 3);
-        let mut from_offset = client.world.rig.random.below(size);
-        let mut to_offset = client.world.rig.random.below(1 << 20);
+        let aligned = client.random().chance(2, 3);
+        let mut from_offset = client.random().below(size);
+        let mut to_offset = client.random().below(1 << 20);
         if aligned {
             from_offset = from_offset / 4096 * 4096;
             to_offset = to_offset / 4096 * 4096;
         }
-        let mut length = client.world.rig.random.between(1, size).min(300_000);
-        if client.world.rig.aside.chance(1, 3) {
+        let mut length = client.random().between(1, size).min(300_000);
+        if client.aside().chance(1, 3) {
             // Up to the end of the source, into the middle of the target; what is committed can be shared.
             (from_offset, to_offset) = (
                 from_offset / 4096 * 4096,
-                client.world.rig.aside.below(target_size / 4096 + 1) * 4096,
+                client.aside().below(target_size / 4096 + 1) * 4096,
             );
             length = (size - from_offset).min(300_000);
         }
-        if client.world.rig.aside.chance(1, 3)
+        if client.aside().chance(1, 3)
             && let Err(error) = client.commit()
         {
             return client.world.after_error("commit", &error);
@@ -123,8 +123,8 @@ impl FileCall for CopyRange {
             let done = Done::of(result, model, vec![from, to]).by_way_of(pieces);
             done.stamping(&[(to, Change::Content)])
         })?;
-        let choice = client.world.rig.aside.below(6);
-        let offset = to_offset + client.world.rig.aside.clone().below(length);
+        let choice = client.aside().below(6);
+        let offset = to_offset + client.aside().clone().below(length);
         match choice {
             0 => Self::punch_copied(client, to, offset),
             1 => Self::write_copied(client, to, offset),
@@ -136,7 +136,7 @@ impl FileCall for CopyRange {
 impl CopyRange {
     /// A hole in what was copied just before, and is not committed.
     fn punch_copied(client: &mut Client<'_>, object: u64, offset: u64) -> Check {
-        let length = client.world.rig.aside.between(1, 20_000);
+        let length = client.aside().between(1, 20_000);
         let words = format!("punch {length} bytes at {offset} out of what was copied to {object}");
         client.call(&words, |fs, tree| {
             let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, offset, length);
@@ -146,7 +146,7 @@ impl CopyRange {
 
     /// The same with something else in the place of it.
     fn write_copied(client: &mut Client<'_>, object: u64, offset: u64) -> Check {
-        let data = vec![0x5B; client.world.rig.aside.between(1, 20_000) as usize];
+        let data = vec![0x5B; client.aside().between(1, 20_000) as usize];
         let words = format!(
             "write {} bytes at {offset} of {object} over what was copied",
             data.len()

@@ -53,24 +53,24 @@ impl FileCall for Write {
             return Create(FileKind::File).perform(client, chosen);
         };
         let size = client.size_of(object);
-        let most = *client.world.rig.random.pick(&[300, 5_000, 70_000, 400_000]);
-        let data = if client.world.rig.random.chance(1, 12) {
-            vec![0; client.world.rig.random.between(1, most) as usize]
+        let most = *client.random().pick(&[300, 5_000, 70_000, 400_000]);
+        let data = if client.random().chance(1, 12) {
+            vec![0; client.random().between(1, most) as usize]
         } else {
-            Content::choose(&mut client.world.rig.random, most).bytes()
+            Content::choose(client.random(), most).bytes()
         };
-        if client.world.rig.random.chance(1, 8) {
+        if client.random().chance(1, 8) {
             return Self::rewrite(client, object, size);
         }
-        let offset = match client.world.rig.random.below(10) {
+        let offset = match client.random().below(10) {
             0..=3 => size,
-            4 => client.world.rig.random.below(1 << 22),
-            5 => client.world.rig.random.below(200) * 4096,
+            4 => client.random().below(1 << 22),
+            5 => client.random().below(200) * 4096,
             // Around the end, in its block or beyond it.
-            6 => size.saturating_sub(client.world.rig.random.below(700)),
-            _ => client.world.rig.random.below(size.max(1)),
+            6 => size.saturating_sub(client.random().below(700)),
+            _ => client.random().below(size.max(1)),
         };
-        if client.world.rig.random.chance(1, 6) {
+        if client.random().chance(1, 6) {
             let words = format!("append {} bytes to {object}", data.len());
             return client.call(&words, |fs, tree| {
                 let result = fs.append(&Context::root(), object, &data, false);
@@ -117,7 +117,7 @@ impl Write {
                 Err(_) => continue,
             };
             for _ in 0..3 {
-                let aside = &mut client.world.rig.aside;
+                let aside = client.aside();
                 let at = blocks[aside.index(blocks.len())];
                 let run = blocks.iter().filter(|block| **block >= at).zip(at..);
                 let run = run.take_while(|(block, next)| **block == *next).count() as u64;
@@ -139,23 +139,17 @@ impl Write {
 
     /// Writes a stream over what is there, or beyond it, with blocks of zeroes in it.
     fn rewrite(client: &mut Client<'_>, object: u64, size: u64) -> Check {
-        let first = client.world.rig.random.below(size / CHUNK_BYTES + 1);
-        for number in first..first + client.world.rig.random.between(1, 3) {
+        let first = client.random().below(size / CHUNK_BYTES + 1);
+        for number in first..first + client.random().between(1, 3) {
             let mut data = Content {
-                texture: client.world.rig.random.below(4) as u8,
-                seed: client.world.rig.random.next(),
+                texture: client.random().below(4) as u8,
+                seed: client.random().next(),
                 length: CHUNK_BYTES as u32,
             }
             .bytes();
-            if client.world.rig.random.chance(1, 2) {
-                let from = client.world.rig.random.index(CHUNK_BYTES as usize / 4096) * 4096;
-                let to = from
-                    + client
-                        .world
-                        .rig
-                        .random
-                        .index((CHUNK_BYTES as usize - from) / 4096 + 1)
-                        * 4096;
+            if client.random().chance(1, 2) {
+                let from = client.random().index(CHUNK_BYTES as usize / 4096) * 4096;
+                let to = from + client.random().index((CHUNK_BYTES as usize - from) / 4096 + 1) * 4096;
                 data[from..to].fill(0);
             }
             let offset = number * CHUNK_BYTES;
@@ -179,14 +173,14 @@ impl FileCall for Truncate {
             return Ok(());
         };
         let size = client.size_of(object);
-        let new = match client.world.rig.random.below(5) {
+        let new = match client.random().below(5) {
             0 => 0,
-            1 => size + client.world.rig.random.below(1 << 20),
-            _ => client.world.rig.random.below(size + 1),
+            1 => size + client.random().below(1 << 20),
+            _ => client.random().below(size + 1),
         };
         // Long files have their own way of going away.
-        let new = match client.world.rig.aside.below(16) {
-            0 => LONG_BYTES + client.world.rig.aside.below(LONG_BYTES),
+        let new = match client.aside().below(16) {
+            0 => LONG_BYTES + client.aside().below(LONG_BYTES),
             1..=7 if size > LONG_BYTES => 0,
             _ => new,
         };
@@ -216,10 +210,10 @@ impl FileCall for Allocate {
             return Ok(());
         };
         let size = client.size_of(object);
-        let offset = client.world.rig.random.below(size.max(1) + 5000);
-        let length = client.world.rig.random.skewed(300_000).max(1);
-        let keep_size = client.world.rig.random.chance(1, 2);
-        let mode = *client.world.rig.random.pick(&[
+        let offset = client.random().below(size.max(1) + 5000);
+        let length = client.random().skewed(300_000).max(1);
+        let keep_size = client.random().chance(1, 2);
+        let mode = *client.random().pick(&[
             AllocateMode::Punch,
             AllocateMode::Punch,
             AllocateMode::Zero { keep_size },
@@ -256,9 +250,9 @@ impl FileCall for Read {
         let Some(size) = client.file(object).map(|file| file.size) else {
             return Ok(());
         };
-        let offset = client.world.rig.random.below(size + 4096);
-        let length = client.world.rig.random.skewed(300_000) as usize;
-        if client.world.rig.random.chance(1, 4) {
+        let offset = client.random().below(size + 4096);
+        let length = client.random().skewed(300_000) as usize;
+        if client.random().chance(1, 4) {
             return Seek::choose(client, offset).within(client, object);
         }
         Self::read_and_compare(client, object, offset, length)?;

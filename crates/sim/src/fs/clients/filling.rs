@@ -62,7 +62,7 @@ impl FillUp {
             let size = client.size_of(object);
             let content = Content {
                 texture: 0,
-                seed: client.world.rig.random.next(),
+                seed: client.random().next(),
                 length,
             };
             let data = content.bytes();
@@ -91,7 +91,7 @@ impl FillUp {
         let Ok(object) = client.tree().lookup(ROOT, NAME) else {
             return Ok(());
         };
-        if client.world.rig.aside.chance(1, 2) {
+        if client.aside().chance(1, 2) {
             if let Err(error) = client.commit() {
                 return client.world.after_error("commit", &error);
             }
@@ -109,7 +109,7 @@ impl FillUp {
             })?;
         }
         let region = 1 << 20;
-        if client.world.rig.aside.chance(1, 2) && client.size_of(object) > 2 * region {
+        if client.aside().chance(1, 2) && client.size_of(object) > 2 * region {
             client.call("punch a block out of the filler", |fs, tree| {
                 let result = fs.allocate(&Context::root(), object, AllocateMode::Punch, region, 4096);
                 Done::of(result, tree.punch(object, region, 4096), vec![object])

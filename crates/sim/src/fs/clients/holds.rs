@@ -85,7 +85,7 @@ pub(crate) struct LinkHeld;
 impl FileCall for LinkHeld {
     fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
         let dir = chosen.dir;
-        let name = any_name(&mut client.world.rig.random);
+        let name = any_name(client.random());
         let Some(object) = client.world.rig.handles.held(client.index).last().copied() else {
             return Ok(());
         };

@@ -30,13 +30,9 @@ pub(crate) struct Create(pub(crate) FileKind);
 impl FileCall for Create {
     fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check {
         let (dir, kind) = (chosen.dir, self.0);
-        let name = any_name(&mut client.world.rig.random);
-        let mode = *client.world.rig.random.pick(&[0o644, 0o600, 0o755, 0o777, 0o400]);
-        let target = format!(
-            "target/{}",
-            "y".repeat(client.world.rig.random.skewed(300) as usize)
-        )
-        .into_bytes();
+        let name = any_name(client.random());
+        let mode = *client.random().pick(&[0o644, 0o600, 0o755, 0o777, 0o400]);
+        let target = format!("target/{}", "y".repeat(client.random().skewed(300) as usize)).into_bytes();
         let words = format!("create {kind:?} {dir}/{}", show(&name));
         client.call(&words, |fs, tree| {
             let context = Context::root();
@@ -76,7 +72,7 @@ impl FileCall for Link {
             return Ok(());
         };
         let dir = chosen.dir;
-        let name = any_name(&mut client.world.rig.random);
+        let name = any_name(client.random());
         client.call(&format!("link {object} as {dir}/{}", show(&name)), |fs, tree| {
             let model = tree.link(object, dir, &name);
             let linked = fs.link(&Context::root(), object, dir, &name);
@@ -105,7 +101,7 @@ impl Unlink {
             .and_then(|object| tree.node(object))
             .is_some_and(Node::is_directory);
         // Now and then the wrong call.
-        let as_directory = directory != client.world.rig.random.chance(1, 30);
+        let as_directory = directory != client.random().chance(1, 30);
         let words = format!(
             "{} {dir}/{}",
             if as_directory { "rmdir" } else { "unlink" },
@@ -144,13 +140,13 @@ impl FileCall for Rename {
         let (dir, name) = (chosen.old.0, chosen.old.1.as_slice());
         let held = client.world.rig.handles.held(client.index).to_vec();
         let names = client.tree().names();
-        let (new_dir, new_name) = if !names.is_empty() && client.world.rig.random.chance(1, 2) {
-            let (dir, name, _) = client.world.rig.random.pick(&names).clone();
+        let (new_dir, new_name) = if !names.is_empty() && client.random().chance(1, 2) {
+            let (dir, name, _) = client.random().pick(&names).clone();
             (dir, name)
         } else {
-            (chosen.dir, any_name(&mut client.world.rig.random))
+            (chosen.dir, any_name(client.random()))
         };
-        let (mode, renaming) = *client.world.rig.random.pick(&[
+        let (mode, renaming) = *client.random().pick(&[
             (RenameMode::Replace, Renaming::Replace),
             (RenameMode::Replace, Renaming::Replace),
             (RenameMode::NoReplace, Renaming::NoReplace),

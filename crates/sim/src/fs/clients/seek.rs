@@ -40,7 +40,7 @@ pub(super) struct Seek {
 impl Seek {
     /// From there on, for what chance says.
     pub(super) fn choose(client: &mut Client<'_>, offset: u64) -> Self {
-        let random = &mut client.world.rig.random;
+        let random = client.random();
         Self {
             offset,
             target: *random.pick(&[SeekTarget::Data, SeekTarget::Hole]),
