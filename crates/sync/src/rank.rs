@@ -98,6 +98,16 @@ ranks! {
         Resilver (io);
         /// Its pause after a failure.
         ResilverPause;
+        /// Why it lacks room.
+        ResilverShort;
+        /// Devices of which it was told that they fail.
+        FailingTold (io);
+        /// Devices of which it was told that they do not answer.
+        SilentTold (io);
+        /// Datasets of which it was told that nothing is retained.
+        UnretainedTold (io);
+        /// Metadata of which it was told that it is lost.
+        MetadataTold (io);
         /// How far the scrub is, while that is written down.
         ScrubProgress (io);
         /// Numbers of events, while one is written.
@@ -120,8 +130,6 @@ ranks! {
         LandingTurn (io);
         /// Freeing room: one at a time.
         RoomTurn (io);
-        /// Taking room from the store for all writers.
-        RoomTaking (io);
         /// A step of the sweep.
         SweepStep (io);
         /// The handle of a dataset, while it is opened or closed.
@@ -130,6 +138,8 @@ ranks! {
         Commit (io, several);
         /// Writes ahead that are under way; of several datasets for a common commit.
         WriteAhead (io, several);
+        /// Taking room from the store for all writers.
+        RoomTaking (io);
         /// Counting against quotas: one at a time.
         Quotas;
         /// Views of the past of a dataset.

@@ -66,7 +66,7 @@ pub(crate) struct Resilver {
     /// When devices that missed something may be taken back again, nanoseconds of the clock.
     next_try: Mutex<u64, rank::Leaf>,
     /// The last look ended short of room.
-    short: Mutex<Option<Short>, rank::Leaf>,
+    short: Mutex<Option<Short>, rank::engine::ResilverShort>,
     /// The pause before the next try for room, nanoseconds; 0: the first one.
     pause: Mutex<u64, rank::engine::ResilverPause>,
     /// The job that runs, or the last one, could not give everything its copies.

@@ -31,7 +31,7 @@ pub(crate) struct LostMetadata {
     /// Datasets of which metadata was offline when the pool was opened.
     kept_from_changes: Vec<String>,
     /// Segments that were told since then.
-    told: Mutex<BTreeSet<Vec<SegmentId>>, rank::Leaf>,
+    told: Mutex<BTreeSet<Vec<SegmentId>>, rank::engine::MetadataTold>,
 }
 
 impl LostMetadata {

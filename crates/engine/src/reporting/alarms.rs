@@ -29,11 +29,11 @@ pub(crate) struct Alarms {
     datasets: Arc<Datasets>,
     events: Arc<EventLog>,
     /// Devices that fail.
-    failing: Mutex<BTreeSet<u16>, rank::Leaf>,
+    failing: Mutex<BTreeSet<u16>, rank::engine::FailingTold>,
     /// Devices that do not answer.
-    silent: Mutex<BTreeMap<u16, String>, rank::Leaf>,
+    silent: Mutex<BTreeMap<u16, String>, rank::engine::SilentTold>,
     /// Datasets of which retention can hold no checkpoint.
-    unretained: Mutex<BTreeSet<String>, rank::Leaf>,
+    unretained: Mutex<BTreeSet<String>, rank::engine::UnretainedTold>,
     /// That nothing is written any more.
     stopped: AtomicBool,
 }
