@@ -3,10 +3,17 @@
 //! A new kind is a file with a struct that implements [`Act`], and a line in a table of its level. What an act remembers,
 //! and chance of its own, are its fields: chance of its own leaves the seeds that are kept as they were.
 
+use terrace_sync::trace::operation;
+
 use crate::violation::Check;
 
 /// One kind of thing that is done to a world.
 pub(crate) trait Act<World> {
+    /// What it is called.
+    fn name(&self) -> &'static str {
+        name_of::<Self>()
+    }
+
     /// Before the first turn.
     fn begin(&mut self, _world: &mut World) -> Check {
         Ok(())
@@ -19,6 +26,18 @@ pub(crate) trait Act<World> {
     fn end(&mut self, _world: &mut World) -> Check<bool> {
         Ok(false)
     }
+}
+
+/// The name of a type, without where it is and what it is made of.
+pub(crate) fn name_of<T: ?Sized>() -> &'static str {
+    let whole = std::any::type_name::<T>();
+    let whole = whole.split_once('<').map_or(whole, |(name, _)| name);
+    whole.rsplit_once("::").map_or(whole, |(_, name)| name)
+}
+
+/// Does it, and what locks it takes counts as its.
+fn perform<World>(act: &mut dyn Act<World>, world: &mut World) -> Check {
+    operation(act.name(), || act.perform(world))
 }
 
 /// The acts of a level.
@@ -45,19 +64,19 @@ impl<World> Table<World> {
     /// One turn; `draw` is given the sum of all weights, and picks a number below it.
     pub(crate) fn turn(&mut self, world: &mut World, draw: impl FnOnce(&mut World, u64) -> u64) -> Check {
         for act in &mut self.before {
-            act.perform(world)?;
+            perform(&mut **act, world)?;
         }
         let weights = self.choices.iter().map(|(weight, _)| weight);
         let mut at = draw(world, weights.sum());
         for (weight, act) in &mut self.choices {
             if at < *weight {
-                act.perform(world)?;
+                perform(&mut **act, world)?;
                 break;
             }
             at -= *weight;
         }
         for act in &mut self.after {
-            act.perform(world)?;
+            perform(&mut **act, world)?;
         }
         Ok(())
     }

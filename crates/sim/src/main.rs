@@ -12,7 +12,7 @@ use std::{
 use clap::Parser;
 use terrace_sim::{
     hardware::{Coverage, FaultKind},
-    run::{Level, Outcome, keep_panics, regressions, run_many, run_seed},
+    run::{Level, Outcome, keep_panics, locks, regressions, run_many, run_seed},
 };
 
 /// Runs the engine on simulated disks, from seeds; the same seed does the same again.
@@ -45,6 +45,9 @@ struct Arguments {
     /// Stop after this many failures.
     #[arg(long, default_value_t = 5)]
     failures: usize,
+    /// Write the page of the locks that each operation took to this file; a build with debug assertions.
+    #[arg(long)]
+    locks: Option<PathBuf>,
     /// Append `passed N` and `failed N` to this file.
     #[arg(long)]
     report: Option<PathBuf>,
@@ -76,6 +79,19 @@ fn words(outcome: &Outcome) -> String {
     words
 }
 
+fn replay(level: Level, seed: u64, trace: bool, coverage: &Arc<Coverage>) -> ExitCode {
+    let outcome = run_seed(level, seed, trace, coverage);
+    println!(
+        "seed {seed}: {} events, trace hash {:016x}",
+        outcome.events, outcome.hash
+    );
+    if outcome.violation.is_some() {
+        show(&outcome);
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // Panics are reported with their seed; the hook's own message would come without it.
@@ -84,16 +100,10 @@ fn main() -> ExitCode {
     }
     let coverage = Arc::new(Coverage::default());
     if let Some(seed) = arguments.replay {
-        let outcome = run_seed(arguments.level, seed, arguments.trace, &coverage);
-        println!(
-            "seed {seed}: {} events, trace hash {:016x}",
-            outcome.events, outcome.hash
-        );
-        if outcome.violation.is_some() {
-            show(&outcome);
-            return ExitCode::FAILURE;
-        }
-        return ExitCode::SUCCESS;
+        return replay(arguments.level, seed, arguments.trace, &coverage);
+    }
+    if arguments.locks.is_some() {
+        terrace_sync::trace::record();
     }
     let mut jobs = Vec::new();
     if let Some(path) = &arguments.regressions {
@@ -149,6 +159,12 @@ fn main() -> ExitCode {
             println!("FAILED: no run met the fault '{}'", kind.words());
             failures += 1;
         }
+    }
+    if let Some(path) = &arguments.locks
+        && let Err(error) = std::fs::write(path, locks::page())
+    {
+        eprintln!("cannot write {}: {error}", path.display());
+        return ExitCode::FAILURE;
     }
     if let Some(path) = &arguments.report {
         let line = format!("passed {}\nfailed {failures}\n", summary.passed);

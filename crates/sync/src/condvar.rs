@@ -18,12 +18,12 @@ impl Condvar {
     }
 
     /// Waits until it is told of a change. For threads that serve: whatever the simulator runs uses [`Self::wait_within`].
-    pub fn wait<T: ?Sized, R: Rank>(&self, guard: &mut MutexGuard<'_, T, R>) {
+    pub fn wait<T, R: Rank>(&self, guard: &mut MutexGuard<'_, T, R>) {
         self.0.wait(&mut guard.guard);
     }
 
     /// Waits until it is told of a change, or this long; whether the time has passed.
-    pub fn wait_within<T: ?Sized, R: Rank>(
+    pub fn wait_within<T, R: Rank>(
         &self,
         clock: &dyn Clock,
         guard: &mut MutexGuard<'_, T, R>,

@@ -1,15 +1,16 @@
 //! What the running thread holds, and whether it may take one more.
 //!
 //! Invariants: a lock is on the list from before it is waited for until it is given back, so that a thread that waits for
-//! itself is found; builds without debug assertions have no list, and pay nothing.
+//! itself is found; builds without debug assertions have no list, and pay nothing. Nor has a build for `shuttle`, whose threads
+//! share one of the system.
 
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 use std::{cell::RefCell, panic::Location};
 
 use crate::rank::Rank;
 
 /// A lock that is held.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 #[derive(Clone, Copy)]
 struct Taken {
     place: crate::rank::Place,
@@ -19,7 +20,7 @@ struct Taken {
     at: &'static Location<'static>,
 }
 
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 thread_local! {
     static HELD: RefCell<Vec<Taken>> = const { RefCell::new(Vec::new()) };
     /// What those hold who wait while this thread stands in for others.
@@ -34,7 +35,7 @@ pub(crate) fn address<T: ?Sized>(lock: &T) -> usize {
 /// A lock on the list of its thread; off it once this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(feature = "shuttle")))]
     address: usize,
 }
 
@@ -43,7 +44,7 @@ impl Held {
     #[inline]
     #[track_caller]
     pub(crate) fn wait_for<R: Rank>(address: usize) -> Self {
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, not(feature = "shuttle")))]
         check(R::PLACE, address);
         Self::have::<R>(address)
     }
@@ -52,20 +53,18 @@ impl Held {
     #[inline]
     #[track_caller]
     pub(crate) fn have<R: Rank>(address: usize) -> Self {
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, not(feature = "shuttle")))]
         {
             let taken = Taken {
                 place: R::PLACE,
                 address,
                 at: Location::caller(),
             };
-            HELD.with_borrow_mut(|held| {
-                held.push(taken);
-                crate::trace::taken(|| held.iter().map(|taken| taken.place.name).collect());
-            });
+            HELD.with_borrow_mut(|held| held.push(taken));
+            crate::trace::note(R::PLACE.name);
             Self { address }
         }
-        #[cfg(not(debug_assertions))]
+        #[cfg(any(not(debug_assertions), feature = "shuttle"))]
         {
             let _ = address;
             Self {}
@@ -76,7 +75,7 @@ impl Held {
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, not(feature = "shuttle")))]
         // A thread that ends may drop guards after its list.
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
@@ -90,23 +89,23 @@ impl Drop for Held {
 /// Runs what another thread would: it holds nothing, and cannot have what this one holds. For a simulated device that does something else
 /// while it is asked, too.
 pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(feature = "shuttle")))]
     {
         let mine = HELD.take();
         let before = WAITING.with_borrow_mut(|waiting| {
             waiting.extend(&mine);
             waiting.len() - mine.len()
         });
-        let result = run();
+        let result = crate::trace::outside(run);
         WAITING.with_borrow_mut(|waiting| waiting.truncate(before));
         HELD.set(mine);
         result
     }
-    #[cfg(not(debug_assertions))]
+    #[cfg(any(not(debug_assertions), feature = "shuttle"))]
     run()
 }
 
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 #[track_caller]
 fn check(next: crate::rank::Place, address: usize) {
     let waits = WAITING.with_borrow(|waiting| waiting.iter().find(|taken| taken.address == address).copied());
@@ -133,7 +132,7 @@ fn check(next: crate::rank::Place, address: usize) {
 #[inline]
 #[track_caller]
 pub fn about_to_do_io() {
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(feature = "shuttle")))]
     {
         let never = |taken: &&Taken| !taken.place.across_io;
         if let Some(Taken { place, at, .. }) = HELD.with_borrow(|held| held.iter().find(never).copied()) {

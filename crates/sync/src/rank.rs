@@ -112,6 +112,12 @@ ranks! {
         ScrubProgress (io);
         /// Numbers of events, while one is written.
         Events (io);
+        /// The scrub that runs.
+        Scrub;
+        /// Files that are known to be lost.
+        LostFiles;
+        /// When a device is cut off next.
+        NextCut;
     }
     /// Of `terrace-mover`.
     mover {

@@ -105,13 +105,13 @@ mod of_shuttle {
             Self(sync::Condvar::new())
         }
 
-        pub(crate) fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             if let Some(held) = guard.guard.take() {
                 guard.guard = Some(self.0.wait(held).expect("no test goes on after a panic"));
             }
         }
 
-        pub(crate) fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> Waited {
+        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> Waited {
             self.wait(guard);
             Waited
         }

@@ -1,50 +1,58 @@
-//! Which locks an operation takes, one below the other: recorded while somebody asks for it.
+//! Which locks an operation takes: recorded once somebody asks for it, to be written down (`terrace-sim --locks`).
 //!
-//! Used for `terrace-sim --locks`, which writes `docs/internals/locks.md`. Builds without debug assertions record nothing.
+//! Builds without debug assertions record nothing. Of operations within one another the innermost counts.
 
 use std::{
-    cell::RefCell,
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
-    mem,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// Of each operation the chains of locks that were held together, outermost first, by their names.
-pub type Chains = BTreeMap<&'static str, BTreeSet<Vec<&'static str>>>;
+/// Of each operation the names of the locks that it took.
+pub type Taken = BTreeMap<&'static str, BTreeSet<&'static str>>;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static TAKEN: parking_lot::Mutex<Taken> = parking_lot::Mutex::new(Taken::new());
 
 thread_local! {
-    static RECORDED: RefCell<Recorded> = RefCell::default();
+    static OPERATION: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-#[derive(Default)]
-struct Recorded {
-    operation: Option<&'static str>,
-    chains: Chains,
+/// From now on locks are recorded, of all threads.
+pub fn record() {
+    IS_ON.store(true, Relaxed);
 }
 
 /// What this thread does in `run` counts as this operation.
 pub fn operation<T>(name: &'static str, run: impl FnOnce() -> T) -> T {
-    let before = RECORDED.with_borrow_mut(|recorded| recorded.operation.replace(name));
+    during(Some(name), run)
+}
+
+/// What this thread does in `run` counts as none.
+pub(crate) fn outside<T>(run: impl FnOnce() -> T) -> T {
+    during(None, run)
+}
+
+fn during<T>(name: Option<&'static str>, run: impl FnOnce() -> T) -> T {
+    let before = OPERATION.replace(name);
     let result = run();
-    RECORDED.with_borrow_mut(|recorded| recorded.operation = before);
+    OPERATION.set(before);
     result
 }
 
-/// What was recorded on this thread so far; nothing of it is kept.
-pub fn take() -> Chains {
-    RECORDED.with_borrow_mut(|recorded| mem::take(&mut recorded.chains))
+/// What was recorded so far.
+pub fn taken() -> Taken {
+    TAKEN.lock().clone()
 }
 
-#[cfg_attr(
-    not(debug_assertions),
-    expect(dead_code, reason = "only builds that check have something to tell")
-)]
-pub(crate) fn taken(chain: impl FnOnce() -> Vec<&'static str>) {
-    // A thread that ends may take locks after what it recorded is gone.
-    let _ = RECORDED.try_with(|recorded| {
-        let mut recorded = recorded.borrow_mut();
-        let Some(operation) = recorded.operation else {
-            return;
-        };
-        recorded.chains.entry(operation).or_default().insert(chain());
-    });
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
+pub(crate) fn note(lock: &'static str) {
+    if !IS_ON.load(Relaxed) {
+        return;
+    }
+    // A thread that ends may take locks after its operation is gone.
+    let Ok(Some(operation)) = OPERATION.try_with(Cell::get) else {
+        return;
+    };
+    TAKEN.lock().entry(operation).or_default().insert(lock);
 }

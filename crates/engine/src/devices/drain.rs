@@ -69,7 +69,7 @@ pub(crate) struct Drains {
     /// Held by whoever draws the consequences of jobs that ended: who comes second finds them drawn altogether.
     settling: Mutex<(), rank::engine::Settling>,
     /// When a device whose end could not be cut off may be tried again, nanoseconds of the clock.
-    next_cut: Mutex<u64, rank::Leaf>,
+    next_cut: Mutex<u64, rank::engine::NextCut>,
     /// What is set aside for all of them, bytes.
     room_bytes: Arc<AtomicU64>,
 }

@@ -35,7 +35,7 @@ struct State {
 /// What is known of lost.
 #[derive(Default)]
 pub(crate) struct LostFiles {
-    state: Mutex<State, rank::Leaf>,
+    state: Mutex<State, rank::engine::LostFiles>,
 }
 
 impl LostFiles {

@@ -37,7 +37,7 @@ pub(crate) fn is_behind(device: &&DeviceInfo) -> bool {
 /// The running or last scrub.
 #[derive(Default)]
 pub(super) struct Scrub {
-    run: Mutex<Option<Run>, rank::Leaf>,
+    run: Mutex<Option<Run>, rank::engine::Scrub>,
     /// Held while its progress is written: what is older does not take the place of what is newer.
     keeping: Mutex<(), rank::engine::ScrubProgress>,
 }

@@ -4,6 +4,7 @@ mod functions;
 mod layout;
 mod ownership;
 mod records;
+mod waiting;
 
 pub use functions::{documents_have_short_lines, functions_are_short};
 pub use layout::{folders_are_small, folders_import_downwards};
@@ -12,6 +13,7 @@ pub use ownership::{
     the_whole_is_not_passed,
 };
 pub use records::records_are_read_through_their_door;
+pub use waiting::waiting_goes_through_its_seam;
 
 /// The most files in a folder, `mod.rs` included.
 pub const FILES_MAX: usize = 12;

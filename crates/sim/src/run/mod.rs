@@ -1,5 +1,6 @@
 //! Runs: seeds that are run and replayed, and what came of them.
 
+pub mod locks;
 mod outcome;
 pub mod regressions;
 mod runner;

@@ -5,6 +5,7 @@
 //! of objects and blocks: one that is crowded gets calls that make room.
 
 use terrace_dataset::FileKind;
+use terrace_sync::trace::operation;
 
 use super::{
     attributes::{ChangeAttributes, ExtendedAttribute, SetTimes},
@@ -15,7 +16,7 @@ use super::{
     names::{Create, Link, Rename, Unlink, any_name},
 };
 use crate::{
-    act::Act,
+    act::{Act, name_of},
     fs::{
         models::{Body, Node},
         world::World,
@@ -42,6 +43,11 @@ pub(crate) struct Chosen {
 
 /// A call of a client.
 pub(crate) trait FileCall {
+    /// What it is called.
+    fn name(&self) -> &'static str {
+        name_of::<Self>()
+    }
+
     fn perform(&self, client: &mut Client<'_>, chosen: &Chosen) -> Check;
 }
 
@@ -102,7 +108,9 @@ impl Act<World> for FilesystemCall {
         let calls = FILLING.iter().chain(&MAKING_ROOM).chain(&OTHERS);
         for (weight, call) in calls {
             if at < *weight {
-                return call.perform(&mut Client::of(world, index), &chosen);
+                return operation(call.name(), || {
+                    call.perform(&mut Client::of(world, index), &chosen)
+                });
             }
             at -= weight;
         }

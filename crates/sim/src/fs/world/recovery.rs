@@ -6,6 +6,8 @@
 use terrace_pool::DeviceState;
 
 use super::world::World;
+use terrace_sync::trace::operation;
+
 use crate::{
     ensure,
     fs::checks::{
@@ -39,6 +41,10 @@ impl World {
 
     /// Stops the machine by a power cut or a kill, and opens the pool again; the opening is interrupted by chance.
     pub(crate) fn reopen(&mut self, cut: bool, interrupted: bool) -> Check {
+        operation("Open", || self.open_after_stop(cut, interrupted))
+    }
+
+    fn open_after_stop(&mut self, cut: bool, interrupted: bool) -> Check {
         self.stop(cut);
         self.open_again(cut, interrupted)?;
         self.members_after_opening()?;
