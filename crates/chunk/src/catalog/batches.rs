@@ -43,6 +43,9 @@ pub(crate) fn add_live(operations: &mut Operations, segment: SegmentId, bytes: i
     operations.push((segment_key(TABLE_LIVE, segment).into(), Operation::Add(bytes)));
 }
 
+/// The commit lock, held.
+pub(super) type CommitLocked<'a> = MutexGuard<'a, CommitState, rank::append::Commit>;
+
 /// What commits change, in one order.
 pub(crate) struct CommitState {
     /// Sequence of the newest batch.
@@ -301,7 +304,7 @@ impl Catalog {
     /// Numbers, logs and applies a batch of operations.
     pub(crate) fn apply_locked(
         &self,
-        commit: &mut MutexGuard<'_, CommitState, rank::append::Commit>,
+        commit: &mut CommitLocked<'_>,
         operations: Operations,
         change: Counters,
     ) -> Result<u64, StoreError> {

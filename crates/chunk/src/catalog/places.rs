@@ -8,10 +8,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use terrace_pool::SegmentId;
 use terrace_store::{ChunkId, StoreError};
-use terrace_sync::{MutexGuard, rank};
 
 use super::{
-    batches::{Catalog, CommitState, Operations, add_live, put_record},
+    batches::{Catalog, CommitLocked, Operations, add_live, put_record},
     records::decode,
 };
 use crate::{
@@ -58,10 +57,7 @@ impl Catalog {
     fn lock_with_records(
         &self,
         ids: &[ChunkId],
-    ) -> (
-        MutexGuard<'_, CommitState, rank::append::Commit>,
-        Vec<Result<Option<ChunkRecord>, StoreError>>,
-    ) {
+    ) -> (CommitLocked<'_>, Vec<Result<Option<ChunkRecord>, StoreError>>) {
         loop {
             let flushed = self.tree.flushed_sequence();
             let read = self.records_of(ids);
@@ -121,7 +117,7 @@ impl Catalog {
     /// record cannot be read: that is told when the others are at their new places.
     fn change_places_locked(
         &self,
-        commit: &mut MutexGuard<'_, CommitState, rank::append::Commit>,
+        commit: &mut CommitLocked<'_>,
         changes: Vec<(ChunkId, &[Location], Vec<Location>)>,
         records: Vec<Result<Option<ChunkRecord>, StoreError>>,
     ) -> Result<Vec<bool>, StoreError> {
