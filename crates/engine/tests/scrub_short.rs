@@ -77,6 +77,8 @@ impl Rig {
             ..NewDataset::default()
         };
         self.engine.datasets().create(name, &new).unwrap();
+        // Written through: so the first tables lie on devices that stay.
+        self.engine.environment().budget.set_delays(false);
         let volume = self.engine.datasets().volume(name).unwrap();
         for at in 0..mib {
             volume.write(at * MIB, &noise(MIB, seed + at)).unwrap();

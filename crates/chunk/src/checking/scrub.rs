@@ -220,29 +220,14 @@ impl Scrubber {
         // Written anew with the first copy of them that was found bad.
         let mut mended = BTreeSet::new();
         let mut copies = 0;
-        let mut bad_copies: BTreeMap<Extent, usize> = BTreeMap::new();
-        for (_, error) in &damaged {
-            if let MetaError::Damaged { extent, .. } | MetaError::Unreadable { extent, .. } = error {
-                *bad_copies.entry(*extent).or_default() += 1;
-            }
-        }
         for (copy, error) in damaged {
             let bad = match &error {
                 MetaError::Damaged { extent, .. } => Some(*extent),
-                MetaError::Unreadable { extent, .. } => {
-                    let places = self.meta.copies_of(*extent);
-                    let is_there = |place| self.pool.has_segment(place);
-                    if places.iter().nth(copy as usize).is_some_and(is_there) {
-                        Some(*extent)
-                    } else if places.iter().count() > bad_copies[extent] {
-                        // What lies on a device that is not there is no damage while another copy is good, and a table written
-                        // anew would have one copy as well.
-                        progress.unmended += 1;
-                        continue;
-                    } else {
-                        None
-                    }
-                }
+                // What lies on a device that is not there is no damage, and a table written anew would have one copy as well.
+                MetaError::Unreadable { extent, .. } => Some(*extent).filter(|extent| {
+                    let copy = self.meta.copies_of(*extent).iter().nth(copy as usize);
+                    copy.is_some_and(|copy| self.pool.has_segment(copy))
+                }),
                 _ => None,
             };
             // Each checkpoint writes the manifest anew, from memory.

@@ -34,7 +34,7 @@ impl Hooked {
             }
         };
         if let Some((_, happens)) = happens {
-            happens();
+            terrace_sync::as_another_thread(happens);
         }
     }
 
