@@ -8,6 +8,7 @@ mod copying_beside_commits;
 mod datasets;
 mod given_back;
 mod history;
+mod holes;
 mod hot_pieces;
 mod lent_memory;
 mod live_faults;

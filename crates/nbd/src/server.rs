@@ -96,7 +96,7 @@ struct Client {
 
 impl Client {
     /// Reads no more of it; what it has asked for is still answered.
-    fn let_go(&self) {
+    fn release(&self) {
         self.closing.store(true, Ordering::Release);
         self.stream.shutdown_receiving();
     }
@@ -328,7 +328,7 @@ impl Inner {
         {
             let state = self.state.lock();
             let meant = state.clients.values().filter(|client| is_meant(client));
-            meant.for_each(Client::let_go);
+            meant.for_each(Client::release);
         }
         let deadline = Instant::now() + FAREWELL;
         while Instant::now() < deadline && self.state.lock().clients.values().any(&is_meant) {

@@ -44,7 +44,7 @@ fn what_takes_long_holds_up_nobody_who_asks_after_it() {
         client.request(0, 0, cookie, QUICK, 4096, &[]);
         assert_eq!(client.simple_reply(4096).1, cookie);
     }
-    disk.let_go();
+    disk.release();
     assert_eq!(client.simple_reply(4096).1, 77);
     server.stop();
 }
@@ -64,7 +64,7 @@ fn what_was_received_with_it_does_not_wait_for_it() {
     let other = request(0, 0, 78, 2 * QUICK, 64 << 10, &[]);
     client.0.write_all(&[held, other].concat()).unwrap();
     assert_eq!(client.simple_reply(64 << 10).1, 78);
-    disk.let_go();
+    disk.release();
     assert_eq!(client.simple_reply(64 << 10).1, 77);
     // Who says farewell sees the end of the connection: it reaches all who wait for their turn.
     client.request(0, 2, 79, 0, 0, &[]);

@@ -30,14 +30,14 @@ fn taken_in(path: &Path, silent: &mut Vec<UnixStream>) -> UnixStream {
         if let Some(client) = greeted(path) {
             return client;
         }
-        let_go(silent);
+        close_all(silent);
         std::thread::yield_now();
     }
     panic!("nobody of {} makes way", silent.len());
 }
 
 /// Lets go of those whose connections were ended, from the first one on.
-fn let_go(silent: &mut Vec<UnixStream>) {
+fn close_all(silent: &mut Vec<UnixStream>) {
     let is_ended = |client: &mut UnixStream| {
         client.set_nonblocking(true).unwrap();
         matches!(client.read(&mut [0]), Ok(0))
@@ -72,7 +72,7 @@ fn who_is_silent_makes_way_and_descriptors_are_left() {
     for _ in 0..120 {
         let client = taken_in(&path, &mut silent);
         silent.push(client);
-        let_go(&mut silent);
+        close_all(&mut silent);
     }
     assert!((40..90).contains(&silent.len()), "{} are left", silent.len());
     // Those that choose an export take the place of silent ones, until there are none.
@@ -81,7 +81,7 @@ fn who_is_silent_makes_way_and_descriptors_are_left() {
         client.0.write_all(&3u32.to_be_bytes()).unwrap();
         client.go("a");
         good.push(client);
-        let_go(&mut silent);
+        close_all(&mut silent);
     }
     // More than one may have made way for one of them. Then nobody is left who could.
     while let Some(stream) = greeted(&path) {

@@ -155,7 +155,7 @@ fn what_was_received_with_what_takes_long_does_not_wait_for_it() {
         let mut answered = [client.simple_reply(0).1, client.simple_reply(0).1];
         answered.sort_unstable();
         assert_eq!(answered, [0, 1]);
-        disk.let_go();
+        disk.release();
         assert_eq!(client.simple_reply(64 << 10).1, 77);
         server.remove("a");
     }

@@ -142,7 +142,7 @@ impl Round for Slow<'_> {
 }
 
 #[test]
-fn who_comes_during_a_round_is_served_by_the_next_one_alone() {
+fn late_caller_waits_for_the_next_round() {
     let rounds: Arc<Rounds<u32, rank::append::Flushes>> = Arc::default();
     let begun = Arc::new(AtomicU32::new(0));
     let clock = Arc::new(SystemClock::new());

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_tier_is_cleaned_where_that_wins_much_and_else_what_is_colder_leaves_it() {
+    fn full_tier_is_cleaned_if_garbage_suffices_and_demoted_otherwise() {
         assert_eq!(landing(5, 60, 1.0, false), Landing::Fits);
         assert_eq!(landing(4, 60, 1.0, false), Landing::AfterCleaning);
         assert_eq!(landing(4, 10, 1.0, false), Landing::AfterDemotion(1));

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_back_more_may_take_more() {
+    fn larger_gain_lowers_the_mark() {
         for total in [3, 24, 30, 64, 128, 500, 2_000, 655_000] {
             for devices in [1, 2, 5] {
                 let marks = Watermarks::new(total, total, devices);

@@ -65,7 +65,7 @@ impl HeldSets {
 
     /// Takes checkpoints that still pass `check` out of a dataset's held set and gives what only they held to the
     /// sweep.
-    pub(super) fn let_go(
+    pub(super) fn drop_checkpoints(
         &self,
         node: &Arc<Node>,
         checkpoints: &[u64],

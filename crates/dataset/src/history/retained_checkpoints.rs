@@ -65,7 +65,7 @@ impl RetainedCheckpoints {
     pub(super) fn thin(&self) -> Result<(), DatasetError> {
         let now = self.environment.now().seconds;
         for (_, node) in self.registry.all() {
-            self.let_go(&node, &outlived(&node, now))?;
+            self.drop_checkpoints(&node, &outlived(&node, now))?;
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl RetainedCheckpoints {
         let node = self.registry.node(dataset)?;
         let gone = outlived(&node, self.environment.now().seconds);
         if !dry_run {
-            self.let_go(&node, &gone)?;
+            self.drop_checkpoints(&node, &gone)?;
         }
         let names = gone.iter().map(|checkpoint| format!("{dataset}@@{checkpoint}"));
         Ok(DestroyReport {
@@ -85,10 +85,10 @@ impl RetainedCheckpoints {
         })
     }
 
-    fn let_go(&self, node: &Arc<Node>, checkpoints: &[u64]) -> Result<(), DatasetError> {
+    fn drop_checkpoints(&self, node: &Arc<Node>, checkpoints: &[u64]) -> Result<(), DatasetError> {
         match checkpoints.is_empty() {
             true => Ok(()),
-            false => self.held.let_go(node, checkpoints, is_retained),
+            false => self.held.drop_checkpoints(node, checkpoints, is_retained),
         }
     }
 

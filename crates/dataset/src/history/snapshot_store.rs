@@ -150,7 +150,7 @@ impl SnapshotStore {
         if !dry_run {
             for (node, checkpoint) in found {
                 self.held
-                    .let_go(&node, &[checkpoint], |record| record.holds.is_empty())?;
+                    .drop_checkpoints(&node, &[checkpoint], |record| record.holds.is_empty())?;
             }
             self.environment.store.flush(self.environment.store.newest())?;
         }

@@ -61,7 +61,7 @@ impl Usage {
     }
 
     /// Whether a commit takes what was let go of beside more: so many bytes of the log.
-    pub(crate) fn may_let_go(&self, log_bytes: u64) -> bool {
+    pub(crate) fn has_log_for_frees(&self, log_bytes: u64) -> bool {
         log_bytes < LOG_BYTES_AT_ONCE || log_bytes * LOG_PART < self.store.available_bytes()
     }
 

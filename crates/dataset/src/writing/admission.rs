@@ -311,7 +311,7 @@ impl Admission {
         if self
             .dataset
             .usage()
-            .may_let_go(self.epoch.pending_frees().log_bytes())
+            .has_log_for_frees(self.epoch.pending_frees().log_bytes())
         {
             return Ok(());
         }

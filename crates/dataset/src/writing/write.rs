@@ -43,6 +43,33 @@ struct Base {
     page: Option<Page>,
 }
 
+/// What is written at one place.
+struct Part<'a> {
+    offset: u64,
+    data: &'a [u8],
+}
+
+impl Part<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+
+    fn first(&self) -> u64 {
+        self.offset / BLOCK
+    }
+
+    fn last(&self) -> u64 {
+        self.end().div_ceil(BLOCK)
+    }
+
+    /// Its blocks of which only a part is written.
+    fn partial_blocks(&self) -> impl Iterator<Item = (&Self, u64)> {
+        let first = (!self.offset.is_multiple_of(BLOCK)).then(|| self.first());
+        let last = (!self.end().is_multiple_of(BLOCK)).then(|| self.last() - 1);
+        first.into_iter().chain(last).map(move |block| (self, block))
+    }
+}
+
 /// See the module.
 pub(crate) struct ContentWriter {
     pub(super) dataset: Arc<DatasetState>,
@@ -127,27 +154,44 @@ impl ContentWriter {
         data: &[u8],
         after: &mut dyn FnMut(&mut State),
     ) -> Result<(), FsError> {
-        let end = offset + data.len() as u64;
-        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        self.write_parts(object, &[Part { offset, data }], after)
+    }
+
+    /// Writes all of these parts, and does what comes `after` with them, in one step: an error has changed nothing. At most two of
+    /// their blocks are written in part.
+    fn write_parts(
+        &self,
+        object: &Arc<Object>,
+        parts: &[Part<'_>],
+        after: &mut dyn FnMut(&mut State),
+    ) -> Result<(), FsError> {
+        let clean_bytes = |state: &State| {
+            let clean = |part: &Part<'_>| state.data.clean_blocks(part.first(), part.last());
+            parts.iter().map(clean).sum::<u64>() * BLOCK
+        };
         let mut bases: [Option<Base>; 2] = [None, None];
         // Of what was taken, what stands in the place of mapped blocks.
         let (mut taken, mut over_taken) = (0u64, 0u64);
         loop {
             // Room first: an upper bound of what becomes dirty; the rest is given back.
-            let need = (last - first) * BLOCK;
-            let clean = { object.state().data.clean_blocks(first, last) * BLOCK };
-            let want = clean.min(need);
+            let want = clean_bytes(&object.state());
             if want > taken {
                 let (more, paid) = (want - taken, taken - over_taken);
                 let mut over_now = 0;
                 let mut over = || {
                     // A commit may have made more blocks clean since they were counted: what is new is paid for first.
-                    let mapped = self.extents.mapped_bytes(object, first, last);
-                    let clean = object.state().data.clean_blocks(first, last) * BLOCK;
+                    let mapped =
+                        |part: &Part<'_>| self.extents.mapped_bytes(object, part.first(), part.last());
+                    let mapped: u64 = parts.iter().map(mapped).sum();
+                    let clean = clean_bytes(&object.state());
                     over_now = more.saturating_sub(clean.saturating_sub(mapped).saturating_sub(paid));
                     over_now
                 };
-                let is_preallocated = || is_preallocated(object, first, last);
+                let is_preallocated = || {
+                    let is_preallocated =
+                        |part: &Part<'_>| is_preallocated(object, part.first(), part.last());
+                    parts.iter().all(is_preallocated)
+                };
                 if let Err(error) = self.admission.take_room_over(more, &mut over, &is_preallocated) {
                     self.epoch.rooms().give(taken);
                     return Err(error);
@@ -160,18 +204,14 @@ impl ContentWriter {
                 self.epoch.rooms().give(taken);
                 return Err(FsError::Stale);
             }
-            if state.data.clean_blocks(first, last) * BLOCK > taken {
+            if clean_bytes(&state) > taken {
                 // A freeze took dirty pages away meanwhile.
                 drop((state, gate));
                 continue;
             }
-            let partial_first = !offset.is_multiple_of(BLOCK);
-            let partial_last = !end.is_multiple_of(BLOCK);
-            let lacking = [partial_first.then_some(first), partial_last.then_some(last - 1)]
-                .into_iter()
-                .flatten()
-                .find(|block| self.lacks_base(&state, *block, offset, end, &bases));
-            if let Some(block) = lacking {
+            let mut partial = parts.iter().flat_map(Part::partial_blocks);
+            let lacking = partial.find(|(part, block)| self.lacks_base(&state, part, *block, &bases));
+            if let Some((_, block)) = lacking {
                 drop((state, gate));
                 match self.reader.read_block(object, block) {
                     Ok(page) => {
@@ -189,7 +229,20 @@ impl ContentWriter {
                 let base = bases.iter().flatten().find(|base| base.block == block)?;
                 base.page.as_ref().map(|page| &page[..])
             };
-            let became = self.put_pages(object, &mut state, offset, data, base, after);
+            let became = match parts.split_last() {
+                Some((end, others)) => {
+                    let mut put = |part: &Part<'_>, after: &mut dyn FnMut(&mut State)| {
+                        self.put_pages(object, &mut state, part.offset, part.data, base, after)
+                    };
+                    let others: u64 = others.iter().map(|part| put(part, &mut |_| {})).sum();
+                    others + put(end, after)
+                }
+                None => {
+                    after(&mut state);
+                    self.epoch.mark_inode(object, &mut state);
+                    0
+                }
+            };
             drop((state, gate));
             if taken > became {
                 self.epoch.rooms().give(taken - became);
@@ -225,21 +278,14 @@ impl ContentWriter {
     }
 
     /// Whether a block that is written in part must be read first: it has content below that is not at hand.
-    fn lacks_base(
-        &self,
-        state: &State,
-        block: u64,
-        offset: u64,
-        end: u64,
-        bases: &[Option<Base>; 2],
-    ) -> bool {
+    fn lacks_base(&self, state: &State, part: &Part<'_>, block: u64, bases: &[Option<Base>; 2]) -> bool {
         if bases.iter().flatten().any(|base| base.block == block) || state.data.is_dirty(block) {
             return false;
         }
         let start = block * BLOCK;
         let size = state.inode.size;
         // Nothing of the old content shows: behind the end of the file, or overwritten up to it.
-        if start >= size || (offset <= start && end >= size) {
+        if start >= size || (part.offset <= start && part.end() >= size) {
             return false;
         }
         !matches!(state.data.block(block), Block::Void)
@@ -360,39 +406,38 @@ impl ContentWriter {
             if end == u64::MAX { u64::MAX } else { end / BLOCK },
         );
         let zero = [0u8; BLOCK_BYTES];
+        let mut edges = Vec::new();
         if offset < size {
             // The parts of blocks at both ends.
             let head_end = (first * BLOCK).min(end).min(size);
             if head_end > offset && !offset.is_multiple_of(BLOCK) {
-                self.zero_part(object, offset, &zero[..(head_end - offset) as usize])?;
+                edges.extend(self.edge(object, offset, &zero[..(head_end - offset) as usize])?);
             }
             if last != u64::MAX && last >= first && last * BLOCK < end {
-                self.zero_part(object, last * BLOCK, &zero[..(end - last * BLOCK) as usize])?;
+                edges.extend(self.edge(object, last * BLOCK, &zero[..(end - last * BLOCK) as usize])?);
             }
         }
-        let gate = self.epoch.enter();
-        let mut state = object.state();
-        if state.freed {
-            return Err(FsError::Stale);
-        }
-        if first < last {
-            let gone = state.data.punch(first, last, self.epoch.buffers());
-            self.epoch.dropped(gone);
-        }
-        if !stays_preallocated {
-            // What lies behind the end of the file too, as far as it was asked for.
-            release_blocks(&mut state, offset.div_ceil(BLOCK), (offset + length) / BLOCK);
-        }
-        after(&mut state);
-        self.epoch.mark_inode(object, &mut state);
-        drop((state, gate));
-        Ok(())
+        self.write_parts(object, &edges, &mut |state| {
+            if first < last {
+                let gone = state.data.punch(first, last, self.epoch.buffers());
+                self.epoch.dropped(gone);
+            }
+            if !stays_preallocated {
+                // What lies behind the end of the file too, as far as it was asked for.
+                release_blocks(state, offset.div_ceil(BLOCK), (offset + length) / BLOCK);
+            }
+            after(state);
+        })
     }
 
-    fn zero_part(&self, object: &Arc<Object>, offset: u64, zero: &[u8]) -> Result<(), FsError> {
-        if self.reader.read_block(object, offset / BLOCK)?.is_none() {
-            return Ok(());
-        }
-        self.write_piece(object, offset, zero, &mut |_| {})
+    /// A part of a block that is to read as zero, unless it does so already.
+    fn edge<'a>(
+        &self,
+        object: &Arc<Object>,
+        offset: u64,
+        zero: &'a [u8],
+    ) -> Result<Option<Part<'a>>, FsError> {
+        let is_there = self.reader.read_block(object, offset / BLOCK)?.is_some();
+        Ok(is_there.then_some(Part { offset, data: zero }))
     }
 }

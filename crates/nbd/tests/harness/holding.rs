@@ -59,7 +59,7 @@ impl Holding {
         }
     }
 
-    pub fn let_go(&self) {
+    pub fn release(&self) {
         self.held.lock().1 = true;
         self.changed.notify_all();
     }
@@ -70,7 +70,7 @@ pub struct Release<'a>(pub &'a Holding);
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.release();
     }
 }
 

@@ -82,7 +82,7 @@ impl MakeDatasets {
             quota_slack_bytes: 0,
             retention: Some(rules.to_vec()),
             retained: Default::default(),
-            let_go: Default::default(),
+            released: Default::default(),
             unfinished: None,
             changed: false,
             history: History::new(TreeState { tree, exact: true }),

@@ -131,7 +131,7 @@ pub struct FilesystemState {
     /// Checkpoints that retention holds.
     pub retained: BTreeMap<u64, Retained>,
     /// Those let go of; a power cut may bring them back.
-    pub let_go: BTreeMap<u64, Retained>,
+    pub released: BTreeMap<u64, Retained>,
     /// The state at a tick that failed, which may be held.
     pub unfinished: Option<TreeState>,
     /// It changed since a checkpoint was last held.

@@ -44,7 +44,7 @@ impl Models {
     pub(crate) fn flushed(&mut self) {
         self.filesystems
             .iter_mut()
-            .for_each(|filesystem| filesystem.let_go.clear());
+            .for_each(|filesystem| filesystem.released.clear());
         self.held_is_durable();
     }
 

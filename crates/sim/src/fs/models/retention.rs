@@ -113,7 +113,7 @@ impl FilesystemState {
             if !listed.iter().any(|(other, _)| *other == number)
                 && let Some(gone) = self.retained.remove(&number)
             {
-                self.let_go.insert(number, gone);
+                self.released.insert(number, gone);
             }
         }
         Ok(())
@@ -123,10 +123,10 @@ impl FilesystemState {
     pub(crate) fn recover_retained(&mut self, listed: Vec<(u64, i64)>, tick_failed: bool) -> Check {
         let name = self.name.clone();
         let mut known = std::mem::take(&mut self.retained);
-        let mut let_go = std::mem::take(&mut self.let_go);
+        let mut released = std::mem::take(&mut self.released);
         let unfinished = self.unfinished.take();
         for (number, seconds) in listed {
-            let found = known.remove(&number).or_else(|| let_go.remove(&number));
+            let found = known.remove(&number).or_else(|| released.remove(&number));
             let found = found.or_else(|| {
                 unfinished.clone().map(|state| Retained {
                     state,
