@@ -56,18 +56,40 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn drive(&self, deadline: u64) {
         let Some(driver) = self.driver() else { return };
         // One of the others waits: who waits for him already goes on later.
-        let is_inner = DRIVING.replace(true);
-        if !is_inner {
+        let driving = Driving::begin();
+        if !driving.is_inner {
             held::as_another_thread(|| driver.let_others_run());
         }
         let left = deadline.saturating_sub(self.monotonic_nanoseconds());
-        driver.pass(if is_inner { left } else { left.min(DRIVEN_STEP) });
-        DRIVING.set(is_inner);
+        driver.pass(if driving.is_inner {
+            left
+        } else {
+            left.min(DRIVEN_STEP)
+        });
     }
 }
 
 thread_local! {
     static DRIVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread drives the others until this is dropped, also by a panic: a simulator goes on with the next seed.
+struct Driving {
+    is_inner: bool,
+}
+
+impl Driving {
+    fn begin() -> Self {
+        Self {
+            is_inner: DRIVING.replace(true),
+        }
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVING.set(self.is_inner);
+    }
 }
 
 /// What `attempt` gives, asked again and again while the others come on, for as long as this.

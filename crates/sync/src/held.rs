@@ -86,20 +86,37 @@ impl Drop for Held {
     }
 }
 
+/// What this thread holds, put aside until this is dropped, also by a panic.
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
+struct Aside {
+    mine: Vec<Taken>,
+}
+
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
+impl Aside {
+    fn put() -> Self {
+        let mine = HELD.take();
+        WAITING.with_borrow_mut(|waiting| waiting.extend(&mine));
+        Self { mine }
+    }
+}
+
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let mine = std::mem::take(&mut self.mine);
+        WAITING.with_borrow_mut(|waiting| waiting.truncate(waiting.len() - mine.len()));
+        HELD.set(mine);
+    }
+}
+
 /// Runs what another thread would: it holds nothing, and cannot have what this one holds. For a simulated device that does something else
 /// while it is asked, too.
 pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     #[cfg(all(debug_assertions, not(feature = "shuttle")))]
     {
-        let mine = HELD.take();
-        let before = WAITING.with_borrow_mut(|waiting| {
-            waiting.extend(&mine);
-            waiting.len() - mine.len()
-        });
-        let result = crate::trace::outside(run);
-        WAITING.with_borrow_mut(|waiting| waiting.truncate(before));
-        HELD.set(mine);
-        result
+        let _aside = Aside::put();
+        crate::trace::outside(run)
     }
     #[cfg(any(not(debug_assertions), feature = "shuttle"))]
     run()

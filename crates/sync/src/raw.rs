@@ -17,6 +17,11 @@ mod of_shuttle {
 
     pub(crate) use sync::{RwLockReadGuard, RwLockWriteGuard};
 
+    /// These locks are given back after a panic, as those of `parking_lot` are.
+    fn whole<T>(result: sync::LockResult<T>) -> T {
+        result.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// As of `parking_lot`.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T: ?Sized>(sync::Mutex<T>);
@@ -34,7 +39,7 @@ mod of_shuttle {
         }
 
         pub(crate) fn into_inner(self) -> T {
-            self.0.into_inner().expect("no test goes on after a panic")
+            whole(self.0.into_inner())
         }
     }
 
@@ -42,7 +47,7 @@ mod of_shuttle {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard {
                 lock: &self.0,
-                guard: Some(self.0.lock().expect("no test goes on after a panic")),
+                guard: Some(whole(self.0.lock())),
             }
         }
 
@@ -60,7 +65,7 @@ mod of_shuttle {
         }
 
         pub(crate) fn get_mut(&mut self) -> &mut T {
-            self.0.get_mut().expect("no test goes on after a panic")
+            whole(self.0.get_mut())
         }
     }
 
@@ -68,7 +73,7 @@ mod of_shuttle {
         pub(crate) fn unlocked<R>(&mut self, then: impl FnOnce() -> R) -> R {
             self.guard = None;
             let result = then();
-            self.guard = Some(self.lock.lock().expect("no test goes on after a panic"));
+            self.guard = Some(whole(self.lock.lock()));
             result
         }
     }
@@ -107,7 +112,7 @@ mod of_shuttle {
 
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             if let Some(held) = guard.guard.take() {
-                guard.guard = Some(self.0.wait(held).expect("no test goes on after a panic"));
+                guard.guard = Some(whole(self.0.wait(held)));
             }
         }
 
@@ -135,17 +140,17 @@ mod of_shuttle {
         }
 
         pub(crate) fn into_inner(self) -> T {
-            self.0.into_inner().expect("no test goes on after a panic")
+            whole(self.0.into_inner())
         }
     }
 
     impl<T: ?Sized> RwLock<T> {
         pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
-            self.0.read().expect("no test goes on after a panic")
+            whole(self.0.read())
         }
 
         pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
-            self.0.write().expect("no test goes on after a panic")
+            whole(self.0.write())
         }
 
         /// A test has no time: it waits until it has the lock.
@@ -162,7 +167,7 @@ mod of_shuttle {
         }
 
         pub(crate) fn get_mut(&mut self) -> &mut T {
-            self.0.get_mut().expect("no test goes on after a panic")
+            whole(self.0.get_mut())
         }
     }
 }

@@ -29,15 +29,24 @@ pub fn operation<T>(name: &'static str, run: impl FnOnce() -> T) -> T {
 }
 
 /// What this thread does in `run` counts as none.
+#[cfg(all(debug_assertions, not(feature = "shuttle")))]
 pub(crate) fn outside<T>(run: impl FnOnce() -> T) -> T {
     during(None, run)
 }
 
+/// The operation from before, again, also after a panic.
+struct Back(Option<&'static str>);
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        OPERATION.set(self.0);
+    }
+}
+
 fn during<T>(name: Option<&'static str>, run: impl FnOnce() -> T) -> T {
     let before = OPERATION.replace(name);
-    let result = run();
-    OPERATION.set(before);
-    result
+    let _back = Back(before);
+    run()
 }
 
 /// What was recorded so far.

@@ -78,7 +78,24 @@ fn what_another_thread_would_do_never_waits_for_what_this_one_holds() {
 }
 
 #[test]
-fn a_guard_that_lets_go_for_a_call_has_nothing_meanwhile() {
+fn panic_of_another_leaves_nothing_behind() {
+    let turn: Mutex<(), rank::chunk::Turn> = Mutex::default();
+    let clock = ManualClock::new(1);
+    clock.drive_with(Arc::new(|| panic!("a broken invariant")));
+    let held: Mutex<(), rank::append::Commit> = Mutex::default();
+    let guard = held.lock();
+    assert!(is_refused(|| clock.drive(u64::MAX)));
+    // It is still known that this one is held, and whom the next wait drives.
+    assert!(is_refused(about_to_do_io));
+    assert!(is_refused(|| clock.drive(u64::MAX)));
+    drop(guard);
+    let as_others = || as_another_thread(|| drop(held.lock()));
+    as_others();
+    drop(turn.lock());
+}
+
+#[test]
+fn guard_is_released_for_an_unlocked_call() {
     let commit: Mutex<u32, rank::append::Commit> = Mutex::new(1);
     let mut guard = commit.lock();
     terrace_sync::MutexGuard::unlocked(&mut guard, || {

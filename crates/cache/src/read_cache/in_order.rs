@@ -86,10 +86,10 @@ impl ReadCache {
     }
 
     /// Announces that those of `ids` that are neither here nor on their way will be fetched for readers in order.
-    pub fn expect(self: &Arc<Self>, mut ids: Vec<ChunkId>) -> Coming {
+    pub fn begin_fetch(self: &Arc<Self>, mut ids: Vec<ChunkId>) -> Coming {
         ids.retain(|id| self.chunks.peek(&Key::whole(*id)).is_none());
         if !ids.is_empty() {
-            self.ahead.expect(&mut ids);
+            self.ahead.begin_fetch(&mut ids);
         }
         Coming {
             cache: self.clone(),
@@ -125,7 +125,7 @@ impl ReadCache {
                 fetched: false,
             });
         }
-        let coming = self.expect(vec![id]);
+        let coming = self.begin_fetch(vec![id]);
         self.misses.fetch_add(1, Relaxed);
         let bytes = match store.read_chunk(id) {
             Ok(content) => {

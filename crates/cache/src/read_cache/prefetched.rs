@@ -113,7 +113,7 @@ impl Ahead {
     }
 
     /// Somebody begins to fetch those of `ids` that are not known: they are left in it. [`ended`](Self::ended) must follow.
-    pub(crate) fn expect(&self, ids: &mut Vec<ChunkId>) {
+    pub(crate) fn begin_fetch(&self, ids: &mut Vec<ChunkId>) {
         self.change(|state| {
             ids.retain(|id| {
                 let is_new = !state.chunks.contains_key(id);
@@ -206,7 +206,7 @@ mod tests {
 
     fn expected(ahead: &Ahead, ids: std::ops::Range<u64>) -> Vec<ChunkId> {
         let mut ids = ids.map(ChunkId).collect();
-        ahead.expect(&mut ids);
+        ahead.begin_fetch(&mut ids);
         ids
     }
 

@@ -85,7 +85,7 @@ impl ContentReader {
         }
         if look.sequential && look.length < LARGE_READ_BYTES {
             expected.extend(fetches.iter().map(|fetch| fetch.chunk));
-            let coming = cache.expect(expected);
+            let coming = cache.begin_fetch(expected);
             parts.extend(coming.parts());
             return Ok(Some(coming));
         }
@@ -113,7 +113,7 @@ impl ContentReader {
     /// Has others fetch chunks ahead; false if nobody is free to.
     fn is_fetched_by_others(&self, chunks: Vec<ChunkId>) -> bool {
         let environment = self.dataset.environment();
-        let coming = environment.cache.expect(chunks);
+        let coming = environment.cache.begin_fetch(chunks);
         let store = self.dataset.store().clone();
         coming.is_empty() || environment.read_ahead.offer(move || coming.fetch(&*store))
     }

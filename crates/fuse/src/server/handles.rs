@@ -45,7 +45,7 @@ pub(super) struct HiddenNames {
 }
 
 impl HiddenNames {
-    fn expect(&self, hidden: Hidden) {
+    fn add(&self, hidden: Hidden) {
         let mut list = self.list.lock();
         list.retain(|other| other.process != hidden.process || other.directory != hidden.directory);
         if list.len() >= HIDDEN_MAX {
@@ -64,7 +64,7 @@ impl HiddenNames {
         name: Vec<u8>,
         inode: u64,
     ) -> EntryValues {
-        self.expect(Hidden {
+        self.add(Hidden {
             process,
             directory,
             name,
@@ -197,14 +197,14 @@ mod tests {
             name: name.to_vec(),
             inode: 9,
         };
-        names.expect(hidden(7, b"a"));
-        names.expect(hidden(7, b"b"));
+        names.add(hidden(7, b"a"));
+        names.add(hidden(7, b"b"));
         assert_eq!(names.take(8, 1), None);
         assert_eq!(names.take(7, 2), None);
         assert_eq!(names.take(7, 1), Some((b"b".to_vec(), 9)));
         assert_eq!(names.take(7, 1), None);
         for process in 0..2 * HIDDEN_MAX as u32 {
-            names.expect(hidden(process, b"c"));
+            names.add(hidden(process, b"c"));
         }
         assert_eq!(names.list.lock().len(), HIDDEN_MAX);
         assert_eq!(names.take(0, 1), None);

@@ -107,10 +107,10 @@ impl Stage {
     fn terrace(&self, words: &[&str]) -> Result<(), Failure> {
         output::line(&format!("$ terrace {}", words.join(" ")))?;
         let status = self.command(words).stdin(Stdio::null()).status();
-        self.expect(words, status.map_err(|error| fail("run terrace", &error))?)
+        self.check_status(words, status.map_err(|error| fail("run terrace", &error))?)
     }
 
-    fn expect(&self, words: &[&str], status: std::process::ExitStatus) -> Result<(), Failure> {
+    fn check_status(&self, words: &[&str], status: std::process::ExitStatus) -> Result<(), Failure> {
         if status.success() {
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl Stage {
             .stderr(Stdio::inherit())
             .output();
         let output = output.map_err(|error| fail("run terrace", &error))?;
-        self.expect(words, output.status)?;
+        self.check_status(words, output.status)?;
         serde_json::from_slice(&output.stdout)
             .map_err(|error| fail(&format!("read {}", words.join(" ")), &error))
     }
@@ -145,7 +145,7 @@ impl Stage {
             .stderr(Stdio::inherit())
             .output();
         let output = output.map_err(|error| fail("run terrace", &error))?;
-        self.expect(&["cat", path], output.status)?;
+        self.check_status(&["cat", path], output.status)?;
         Ok(output.stdout)
     }
 
@@ -351,7 +351,7 @@ impl Stage {
             let _ = stdin.write_all(text);
         }
         let status = child.wait().map_err(|error| fail("run terrace", &error))?;
-        self.expect(&["put", path], status)
+        self.check_status(&["put", path], status)
     }
 
     fn daemon_pid(&self) -> Option<u32> {
